@@ -92,10 +92,14 @@ def paired(nodes: tuple[testing.Node, testing.Node], work: Work) -> list[tuple[f
 
 def cost(name: str, unit: str, promised: bool, processes: list[list[tuple[float, float]]]) -> MetricsCost:
     """Return the figures of one kind of work from the seconds that the pairs of processes took."""
-    medians = [statistics.median(math.log(counting / without) for counting, without in each) for each in processes]
+    medians = [
+        statistics.median(math.log(counting / without) for counting, without in process) for process in processes
+    ]
     middle = statistics.fmean(medians)
     half = STUDENT * statistics.stdev(medians) / math.sqrt(len(medians))
-    counting, without = (statistics.median(pair[which] for each in processes for pair in each) for which in (0, 1))
+    counting, without = (
+        statistics.median(pair[which] for process in processes for pair in process) for which in (0, 1)
+    )
     ratio, low, high = (math.exp(each) for each in (middle, middle - half, middle + half))
     return MetricsCost(name, unit, counting, without, ratio, low, high, promised)
 

@@ -88,7 +88,7 @@ def lost(target: testing.Node, report: Report) -> int:
 def distribution(name: str, seconds: list[float], target: float | None = None) -> None:
     """Print and publish percentiles, in milliseconds."""
     ordered = sorted(seconds) or [0.0]
-    found = [1000 * ordered[min(len(ordered) - 1, len(ordered) * each // 100)] for each in PERCENTILES]
+    found = [1000 * ordered[min(len(ordered) - 1, len(ordered) * percentile // 100)] for percentile in PERCENTILES]
     shown = ", ".join(
         f"{'max' if each == 100 else f'p{each}'} {ms:.1f}" for each, ms in zip(PERCENTILES, found, strict=True)
     )

@@ -55,7 +55,7 @@ def through_the_mover(move: Move, _copies: int) -> list[Address]:
 def cpu_seconds(nodes: Sequence[testing.Node]) -> float:
     """Return the user and system time of all nodes so far, in seconds."""
     fields = [Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split() for node in nodes]
-    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+    return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def load(node: testing.Node) -> None:
@@ -86,7 +86,7 @@ def run() -> Run:
     """Start three nodes, fill the first, and rebalance; return the measurement."""
     with ExitStack() as stack:
         states = ("active", "none", "none")
-        nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state=each)) for each in states]
+        nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state=state)) for state in states]
         load(nodes[0])
         first, *others = (Address(node.host, node.port) for node in nodes)
         asyncio.run(found_alone(first))
@@ -117,7 +117,7 @@ def main() -> None:
         for name, way in ways.items():
             taken[name].append(way())
     rates = {name: [VBUCKETS / each.wall for each in runs] for name, runs in taken.items()}
-    ours, reference = (statistics.median(each) for each in rates.values())
+    ours, reference = (statistics.median(rate) for rate in rates.values())
     name = f"rebalance {VBUCKETS} vbuckets with {DOCUMENTS:,} documents from 1 node to 3"
     low, high = min(rates["node to node"]), max(rates["node to node"])
     compared = "through the mover", reference, ours / reference

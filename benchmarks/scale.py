@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := sorted(set(names) - set(AXES)):
         parser.error(f"nothing is called {', '.join(unknown)}; there are {', '.join(AXES)}")
     growths = [publish(AXES[name].measured()) for name in names]
-    return int(any(each.exponent > each.limit for each in growths))
+    return int(any(growth.exponent > growth.limit for growth in growths))
 
 
 if __name__ == "__main__":

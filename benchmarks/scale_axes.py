@@ -103,7 +103,7 @@ def read_collections(size: int) -> float:
     async def work(bucket: Bucket) -> float:
         made = CollectionsManifest.decode(manifest(size))
         await bucket.collections.change(lambda _: made)
-        return spent(lambda: [each.read_events() for each in bucket.vbuckets.values()])
+        return spent(lambda: [vbucket.read_events() for vbucket in bucket.vbuckets.values()])
 
     return on_bucket(VBUCKETS, work)
 

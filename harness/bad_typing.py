@@ -215,7 +215,7 @@ def _vbuckets(text: str) -> Mistake:
     def mistake(around: Around, right: Typing) -> Typing | None:
         if right.name == "failover-log":
             return replace(right, words=("failover-log", text))
-        options = {option for each in _commands()[right.name].params for option in each.opts}
+        options = {option for param in _commands()[right.name].params for option in param.opts}
         if "--vbuckets" not in options or right.name in {"serve", "bucket create"}:
             return None
         words = [word for at, word in enumerate(right.words) if "--vbuckets" not in (word, right.words[at - 1])]
@@ -321,7 +321,7 @@ def _port_taken(around: Around, right: Typing) -> Typing | None:
     if "--port" in right.words:
         at = right.words.index("--port") + 1
         return replace(right, words=(*right.words[:at], port, *right.words[at + 1 :]))
-    options = {option for each in _commands()[right.name].params for option in each.opts}
+    options = {option for param in _commands()[right.name].params for option in param.opts}
     return replace(right, words=(*right.words, "--metrics-port", port)) if "--metrics-port" in options else None
 
 

@@ -131,9 +131,9 @@ class Cluster:
 
     def _publish(self) -> None:
         """Send the map to all members that run."""
-        for each in self.map.members:
-            if self.machines[each].is_up:
-                self.machines[each].knows = self.map.version
+        for member in self.map.members:
+            if self.machines[member].is_up:
+                self.machines[member].knows = self.map.version
 
     def _next_map(self, members: Sequence[int] | None = None) -> None:
         before = self.map
@@ -191,8 +191,8 @@ class Cluster:
 
     def fail_over(self) -> None:
         """Take a dead node out, and promote the copies that are left; a vbucket without one begins anew."""
-        dead = [each for each in self.map.members if not self.machines[each].is_up]
-        left = [each for each in self.map.members if each not in dead]
+        dead = [member for member in self.map.members if not self.machines[member].is_up]
+        left = [member for member in self.map.members if member not in dead]
         if not dead or not left:
             return
         self._next_map(left)
@@ -216,9 +216,9 @@ class Cluster:
 
     def join(self) -> None:
         """Let a node join, perhaps one that was a member before: the map first, then what the members promised."""
-        if any(not self.machines[each].is_up for each in self.map.members) or len(self.map.members) > 4:
+        if any(not self.machines[member].is_up for member in self.map.members) or len(self.map.members) > 4:
             return
-        known = [each.name for each in self.machines if each.name not in self.map.members and each.is_up]
+        known = [machine.name for machine in self.machines if machine.name not in self.map.members and machine.is_up]
         if not known or self._random.random() < 0.5:
             self.machines.append(self._machine(len(self.machines)))
             known = [len(self.machines) - 1]
@@ -264,10 +264,10 @@ class Cluster:
 
     def leave(self) -> None:
         """Let a member without an owned vbucket leave."""
-        idle = [each for each in self.map.members if each not in self.map.owners.values()]
+        idle = [member for member in self.map.members if member not in self.map.owners.values()]
         if idle and len(self.map.members) > 2:
             gone = self._random.choice(idle)
-            self._next_map([each for each in self.map.members if each != gone])
+            self._next_map([member for member in self.map.members if member != gone])
             for copies in self.map.replicas.values():
                 copies.discard(gone)
             self._publish()
@@ -298,18 +298,18 @@ class Cluster:
     def _held(self, asked: Map) -> ClocksHeld:
         """Ask all members of the reader's map, as `client.hold_clocks` does."""
         wanted = self.complete.wanted(self.now / SECOND)
-        machines = [self.machines[each] for each in asked.members]
-        if silent := [each.name for each in machines if not each.is_up]:
+        machines = [self.machines[member] for member in asked.members]
+        if silent := [machine.name for machine in machines if not machine.is_up]:
             self._seen_map = self.map
             return ClocksHeld(problem=f"{silent} hold no clock")
-        for each in machines:
-            asyncio.run(each.floor.promise(min(wanted, self.now + each.error)))
-        newest = max(each.knows for each in machines)
-        clocks = min(self.now + each.error for each in machines)
+        for machine in machines:
+            asyncio.run(machine.floor.promise(min(wanted, self.now + machine.error)))
+        newest = max(machine.knows for machine in machines)
+        clocks = min(self.now + machine.error for machine in machines)
         if newest > asked.version:
             self._seen_map = self.map
             return ClocksHeld(now=clocks, problem="there is a newer map")
-        return ClocksHeld(min(each.floor.held for each in machines), clocks)
+        return ClocksHeld(min(machine.floor.held for machine in machines), clocks)
 
     def _owner_by(self, known: Map, vb: int) -> Machine | None:
         """Return the node that answers for a vbucket to a reader with this map: its owner, if that still owns it."""

@@ -12,7 +12,7 @@ def few_of(every: Iterable[Any], *kept: Any) -> list[Any]:
     """All cases for `parametrize`, with the mark `battery` but for those kept; a tuple is several arguments."""
     cases = list(every)
     assert kept and all(each in cases for each in kept), "what is kept is one of the cases"
-    return [each if each in kept else _of_the_battery(each) for each in cases]
+    return [case if case in kept else _of_the_battery(case) for case in cases]
 
 
 def _of_the_battery(case: Any) -> Any:

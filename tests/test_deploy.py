@@ -28,14 +28,14 @@ METRIC = re.compile(r"\bheadwater_[a-z_]+")
 
 def told() -> set[str]:
     """Each name that a node's page has."""
-    names = {each.full_name for each in METRICS if each.kind != HISTOGRAM}
+    names = {metric.full_name for metric in METRICS if metric.kind != HISTOGRAM}
     return names | {
-        f"{each.full_name}_{part}" for each in METRICS if each.kind == HISTOGRAM for part in ("bucket", "sum")
+        f"{metric.full_name}_{part}" for metric in METRICS if metric.kind == HISTOGRAM for part in ("bucket", "sum")
     }
 
 
 def labels() -> set[str]:
-    return {label for each in METRICS for label in each.labels} | {"instance", "job", "le"}
+    return {label for metric in METRICS for label in metric.labels} | {"instance", "job", "le"}
 
 
 def test_the_unit_starts_with_options_that_there_are() -> None:
@@ -74,7 +74,9 @@ def test_the_tasks_of_airflow_are_commands_that_there_are() -> None:
     """Their words are those of the command line; Airflow itself, of a size of 600 MB, is not installed for it."""
     tree = ast.parse((FOLDER / "airflow" / "headwater_mirror.py").read_text())
     strings = [each for each in ast.walk(tree) if isinstance(each, ast.JoinedStr)]
-    typed = ["".join(part.value if isinstance(part, ast.Constant) else "x" for part in each.values) for each in strings]
+    typed = [
+        "".join(part.value if isinstance(part, ast.Constant) else "x" for part in string.values) for string in strings
+    ]
     assert len(typed) == 2
     for line in typed:
         command, *options = shlex.split(line)[1:], *re.findall(r"--[a-z-]+", line)
@@ -104,12 +106,12 @@ def test_what_is_looked_at_is_what_a_node_tells(path: Path) -> None:
         if path == BOARD
         else re.findall(r"^ +expr: (.+)$", path.read_text(), re.MULTILINE)
     )
-    named = {name for each in expressions for name in METRIC.findall(each)}
+    named = {name for expression in expressions for name in METRIC.findall(expression)}
     assert len(named) > 8 and named <= told()
     by = {
         label.strip()
-        for each in expressions
-        for found in re.findall(r"by \(([^)]*)\)", each)
+        for expression in expressions
+        for found in re.findall(r"by \(([^)]*)\)", expression)
         for label in found.split(",")
     }
     assert by <= labels()
@@ -221,8 +223,8 @@ def test_the_manifests_name_each_other() -> None:
 @pytest.mark.parametrize("version", ["1.28", "1.34"])
 def test_the_manifests_fit_the_published_schemas(version: str) -> None:
     schemas = pytest.importorskip("kubernetes_validate")
-    for each in documents().values():
-        schemas.validate(each, version, strict=True)
+    for document in documents().values():
+        schemas.validate(document, version, strict=True)
 
 
 def test_the_number_of_nodes_stands_beside_the_release_where_an_apply_takes_both_from() -> None:

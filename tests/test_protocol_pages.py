@@ -40,7 +40,7 @@ def test_a_request_stands_before_what_it_is_answered_with():
 
 def test_every_message_says_what_it_is_for():
     assert [cls.__name__ for cls in any_class() if "__doc__" not in vars(cls) or not cls.__doc__.strip()] == []
-    assert [(cls.__name__, each.name) for cls in any_class() for each in cls.layout.fields if not each.about] == []
+    assert [(cls.__name__, field.name) for cls in any_class() for field in cls.layout.fields if not field.about] == []
 
 
 def test_every_status_is_listed():

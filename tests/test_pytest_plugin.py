@@ -61,7 +61,7 @@ def test_the_fixtures_are_there_without_a_word(pytester: pytest.Pytester, worker
 
 
 def test_they_come_by_an_entry_point() -> None:
-    assert [each.value for each in entry_points(group="pytest11") if each.name == "headwater"] == [
+    assert [point.value for point in entry_points(group="pytest11") if point.name == "headwater"] == [
         "headwater.pytest_plugin"
     ]
 

@@ -104,7 +104,7 @@ def test_the_pictures_of_the_console_are_on_it(site: Path) -> None:
     page = (site / "howto" / "console.html").read_text("utf-8")
     pictures = re.findall(r'<img[^>]* src="([^"]+)"', page)
     assert len(pictures) == (ROOT / "docs" / "howto" / "console.md").read_text("utf-8").count("![") > 4
-    assert [each for each in pictures if not (site / "howto" / each).exists()] == []
+    assert [picture for picture in pictures if not (site / "howto" / picture).exists()] == []
 
 
 def test_the_pages_of_the_api_have_names_signatures_and_docstrings(site: Path) -> None:

@@ -30,14 +30,14 @@ class Traced:
         return self._kept.get_finished_spans()
 
     def names(self) -> list[str]:
-        return [each.name for each in self.spans]
+        return [span.name for span in self.spans]
 
     def named(self, name: str) -> list[ReadableSpan]:
-        return [each for each in self.spans if each.name == name]
+        return [span for span in self.spans if span.name == name]
 
     def below(self, parent: ReadableSpan) -> list[str]:
         """The names of a span's children, in the order of their beginnings."""
-        mine = [each for each in self.spans if each.parent and each.parent.span_id == parent.context.span_id]
+        mine = [span for span in self.spans if span.parent and span.parent.span_id == parent.context.span_id]
         return [each.name for each in sorted(mine, key=lambda each: each.start_time or 0)]
 
 

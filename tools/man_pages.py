@@ -82,21 +82,24 @@ def _head(name: str, about: str) -> Iterator[str]:
 
 
 def _synopsis(name: str, command: Any) -> str:
-    arguments = [usage(each) for each in command.params if each.param_type_name == "argument"]
-    return " ".join([_bold(f"headwater {name}"), *(f"\\fI{_text(each)}\\fR" for each in arguments), "[OPTIONS]"]) + "\n"
+    arguments = [usage(param) for param in command.params if param.param_type_name == "argument"]
+    return (
+        " ".join([_bold(f"headwater {name}"), *(f"\\fI{_text(argument)}\\fR" for argument in arguments), "[OPTIONS]"])
+        + "\n"
+    )
 
 
 def _options(parameters: Any) -> Iterator[str]:
-    for each in parameters:
-        if each.hidden:
+    for parameter in parameters:
+        if parameter.hidden:
             continue
-        if each.param_type_name == "argument":
-            yield _tagged(f"\\fI{_text(each.metavar or each.name.upper())}\\fR", _text(each.help or ""))
+        if parameter.param_type_name == "argument":
+            yield _tagged(f"\\fI{_text(parameter.metavar or parameter.name.upper())}\\fR", _text(parameter.help or ""))
             continue
-        names = ", ".join(_bold(name) for name in (*each.opts, *each.secondary_opts))
-        value = "" if each.is_flag or not each.metavar else f" \\fI{_text(each.metavar)}\\fR"
-        variable = f" Environment: {_text(each.envvar)}." if each.envvar else ""
-        yield _tagged(names + value, _text(" ".join((each.help or "").split())) + variable)
+        names = ", ".join(_bold(name) for name in (*parameter.opts, *parameter.secondary_opts))
+        value = "" if parameter.is_flag or not parameter.metavar else f" \\fI{_text(parameter.metavar)}\\fR"
+        variable = f" Environment: {_text(parameter.envvar)}." if parameter.envvar else ""
+        yield _tagged(names + value, _text(" ".join((parameter.help or "").split())) + variable)
 
 
 def _exits(statuses: dict[int, str], heading: str = ".SH") -> str:

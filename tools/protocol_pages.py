@@ -102,7 +102,7 @@ def _family(title: str, modules: Sequence[ModuleType], enums: Sequence[ModuleTyp
     lines = [_BANNER, f"# {title}", ""]
     for module in modules:
         lines += [_text(module.__doc__), ""]
-    declared = [each for module in modules for each in messages(module)]
+    declared = [message for module in modules for message in messages(module)]
     lines += _summary(declared)
     for each in declared:
         lines += ["", *_message(each)]
@@ -190,12 +190,12 @@ def _section(section: Section) -> list[str]:
 def _rows(fields: Iterable[Field]) -> Iterator[tuple[str, str, str, str]]:
     """Yield a row for each field; offsets are given as long as they are certain."""
     offset: int | None = 0
-    for each in fields:
-        presence = " (may be absent)" if each.optional and not each.when else ""
-        condition = f" (with flag 0x{each.when:x})" if each.when else presence
-        yield "" if offset is None else str(offset), str(each.codec), f"`{each.name}`", each.about + condition
-        sized = offset is not None and each.codec.size is not None and not each.optional
-        offset = (offset or 0) + (each.codec.size or 0) if sized else None
+    for field in fields:
+        presence = " (may be absent)" if field.optional and not field.when else ""
+        condition = f" (with flag 0x{field.when:x})" if field.when else presence
+        yield "" if offset is None else str(offset), str(field.codec), f"`{field.name}`", field.about + condition
+        sized = offset is not None and field.codec.size is not None and not field.optional
+        offset = (offset or 0) + (field.codec.size or 0) if sized else None
 
 
 def _enums(module: ModuleType) -> Iterator[type[IntEnum] | type[IntFlag]]:
@@ -237,7 +237,7 @@ def stale(folder: Path) -> list[Path]:
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or with --check only compare them; return the exit status."""
     check = "--check" in arguments
-    folder = Path(next((each for each in arguments if each != "--check"), "docs/protocol"))
+    folder = Path(next((argument for argument in arguments if argument != "--check"), "docs/protocol"))
     found = stale(folder)
     for path in found:
         print(f"{path}: {'stale; run python tools/protocol_pages.py' if check else 'written'}")

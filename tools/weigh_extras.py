@@ -77,7 +77,7 @@ def main() -> int:
     """Measure, and write the page; return the exit status."""
     (wheel,) = (ROOT / "dist").glob("*.whl")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    found = weighed(wheel, [each for each in extras if each not in TOOLS])
+    found = weighed(wheel, [extra for extra in extras if extra not in TOOLS])
     page = PAGE.read_text("utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -57,14 +57,14 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:
 
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and not _left_out(each)]
+    options = [param for param in command.params if param.param_type_name == "option" and not _left_out(param)]
     yield f"## {name}\n"
     yield f"    headwater {' '.join([name, *map(usage, arguments), '[OPTIONS]'])}\n"
     yield f"{command.help}\n"
     if arguments:
-        yield from _table("argument", [(f"`{each.metavar}`", each) for each in arguments])
+        yield from _table("argument", [(f"`{argument.metavar}`", argument) for argument in arguments])
     if options:
-        yield from _table("option", [(_flags(each), each) for each in options])
+        yield from _table("option", [(_flags(option), option) for option in options])
     yield "\n".join(["```console", *_examples(command.epilog), "```\n"])
 
 

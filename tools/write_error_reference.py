@@ -29,11 +29,11 @@ STATUSES = """
 
 def page() -> str:
     """Return the whole page."""
-    classes = [
-        each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, errors.HeadwaterError)
-    ]
+    classes = [var for var in vars(errors).values() if inspect.isclass(var) and issubclass(var, errors.HeadwaterError)]
     others = [each for each in classes if each.__module__ == errors.__name__ and each not in _answers()]
-    return HEAD + "".join(_row(each) for each in others) + STATUSES + "".join(_answer(each) for each in _answers())
+    return (
+        HEAD + "".join(_row(other) for other in others) + STATUSES + "".join(_answer(answer) for answer in _answers())
+    )
 
 
 def _answers() -> list[type[errors.StatusError]]:

@@ -35,7 +35,7 @@ has none and is no member of a cluster, or traffic is disabled) are for everybod
 
 def page() -> str:
     """Return the whole page."""
-    rows = [(each.full_name, each.kind, ", ".join(each.all_labels), each.about) for each in METRICS]
+    rows = [(metric.full_name, metric.kind, ", ".join(metric.all_labels), metric.about) for metric in METRICS]
     return HEAD + "".join(f"| `{name}` | {kind} | {labels} | {about} |\n" for name, kind, labels, about in rows)
 
 

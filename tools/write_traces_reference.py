@@ -24,7 +24,7 @@ release.
 def page() -> str:
     """Return the whole page."""
     lines = (
-        f"| `{name}` | {about} | {', '.join(f'`{each}`' for each in attributes) or '-'} |\n"
+        f"| `{name}` | {about} | {', '.join(f'`{attribute}`' for attribute in attributes) or '-'} |\n"
         for name, (about, attributes) in SPANS.items()
     )
     return HEAD + "".join(lines)

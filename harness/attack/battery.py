@@ -111,8 +111,8 @@ class Report:
         """Complain of a long turn that came again, or whose attack could not be repeated; remark one that did not come
         again.
         """
-        figures = "".join(f", then {1000 * each.turn_seconds:.0f}" for each in repeats)
-        comes_again = not repeats or any(self.is_long(each) for each in repeats)
+        figures = "".join(f", then {1000 * repeat.turn_seconds:.0f}" for repeat in repeats)
+        comes_again = not repeats or any(self.is_long(repeat) for repeat in repeats)
         told = self.complaints if comes_again else self.remarks
         told.append(f"{row.name}: a turn of {1000 * row.turn_seconds:.0f} ms{figures}")
 
@@ -180,7 +180,7 @@ def fill(guest: Guest, count: int) -> None:
     with guest:
         for at in range(0, count, 10_000):
             frames = (Frame(0x80, Opcode.SETQ, b"key-%d" % n, bytes(8), b"v") for n in range(at, at + 10_000))
-            guest.say(b"".join(each.encode() for each in frames))
+            guest.say(b"".join(frame.encode() for frame in frames))
             guest.settle()
         for number in range(16):
             guest.say(Frame(0x80, Opcode.SET, b"warm-%d" % (number % 2), bytes(8), bytes(20 * MIB)).encode())

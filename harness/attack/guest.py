@@ -121,4 +121,4 @@ class Guest:
 
     def hello(self, *features: int) -> None:
         """Send HELLO with features; unknown ones are not granted."""
-        self.ask(Opcode.HELLO, b"guest", value=b"".join(pack(">H", each) for each in features))
+        self.ask(Opcode.HELLO, b"guest", value=b"".join(pack(">H", feature) for feature in features))

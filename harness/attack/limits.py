@@ -52,8 +52,8 @@ def forms(opcode: int) -> list[type[Message]]:
 
 def extras_lengths(opcode: int) -> list[int]:
     """Return the declared lengths of extras of an opcode's requests."""
-    sections = [each.layout.extras for each in forms(opcode)]
-    found = {length for each in sections if isinstance(each, Fixed) for length in each.shapes}
+    sections = [form.layout.extras for form in forms(opcode)]
+    found = {length for section in sections if isinstance(section, Fixed) for length in section.shapes}
     return sorted(found) or [0]
 
 

@@ -108,11 +108,11 @@ def push(guest: Guest, data: bytes, seconds: float = 1.0) -> None:
 
 def at_once(guests: list[Guest], work: Callable[[Guest], object]) -> None:
     """Run `work` with every guest at the same time, in a thread each."""
-    threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in guests]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    threads = [threading.Thread(target=work, args=(guest,), daemon=True) for guest in guests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 # --- lists and statistics ---------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def observe_of_80_000_keys(place: Place) -> None:
     with place.guest() as guest:
         guest.ask(Opcode.OBSERVE, value=keys[: BODY_BYTES_MAX - 100])
         pieces = [keys[at : at + 60_000] for at in range(0, len(keys), 60_000)]
-        push(guest, b"".join(Frame(0x80, Opcode.OBSERVE, value=each).encode() for each in pieces))
+        push(guest, b"".join(Frame(0x80, Opcode.OBSERVE, value=piece).encode() for piece in pieces))
         guest.settle()
 
 
@@ -139,10 +139,10 @@ def pipelined_statistics(place: Place) -> None:
 def statistics_of_many(place: Place) -> None:
     """Request the longest group of statistics from fifty guests at the same time."""
     with place.crowd(50) as guests:
-        for each in guests:
-            each.say(Frame(0x80, Opcode.STAT, b"vbucket-details").encode())
-        for each in guests:
-            each.settle()
+        for guest in guests:
+            guest.say(Frame(0x80, Opcode.STAT, b"vbucket-details").encode())
+        for guest in guests:
+            guest.settle()
 
 
 def keys_and_seqnos(place: Place) -> None:
@@ -177,11 +177,11 @@ def a_hundred_busy_connections(place: Place) -> None:
     """Pipeline plain requests without end on a hundred connections: a bystander waits for all of them."""
     with place.crowd(100) as guests:
         data = Frame(0x80, Opcode.GET_META, b"key-1").encode() * 1500
-        for each in guests:
-            push(each, data, 0.01)
-        for each in guests:
-            each.socket.settimeout(SHORT_SECONDS)
-            each.settle()
+        for guest in guests:
+            push(guest, data, 0.01)
+        for guest in guests:
+            guest.socket.settimeout(SHORT_SECONDS)
+            guest.settle()
 
 
 def drain(guest: Guest, seconds: float) -> None:
@@ -252,20 +252,20 @@ def half_frames_on_many_connections(place: Place) -> None:
     """Send 19 of a frame's 20 MiB on many connections, and wait."""
     claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
     with place.crowd(40) as guests:
-        for each in guests:
-            push(each, claim + bytes(19 * MIB), 2.0)
+        for guest in guests:
+            push(guest, claim + bytes(19 * MIB), 2.0)
 
 
 def half_frames_that_grow_together(place: Place) -> None:
     """Send parts of large frames on many connections, one MiB at a time, all in turn; then close them."""
     claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
     with place.crowd(60) as guests:
-        for each in guests:
-            each.say(claim)
+        for guest in guests:
+            guest.say(claim)
         for _ in range(place.some(15, 4)):
-            for each in guests:
-                if not each.is_gone:
-                    push(each, bytes(MIB), 1.0)
+            for guest in guests:
+                if not guest.is_gone:
+                    push(guest, bytes(MIB), 1.0)
 
 
 def answers_that_nobody_reads(place: Place) -> None:
@@ -282,8 +282,8 @@ def small_answers_that_nobody_reads(place: Place) -> None:
     """Send requests on a thousand connections until their kernel buffers are full of unread answers."""
     with place.crowd(600) as guests:
         data = Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 40
-        for each in guests:
-            push(each, data, 0.05)
+        for guest in guests:
+            push(guest, data, 0.05)
         time.sleep(2 * place.scale)
 
 
@@ -291,8 +291,8 @@ def requests_that_wait_in_the_kernel(place: Place) -> None:
     """Open six hundred connections whose session waits, so that their further requests stay in the kernel."""
     with place.crowd(600) as guests:
         data = Frame(0x80, Opcode.GET, b"deaf", vbucket=4).encode() * 2000
-        for each in guests:
-            push(each, data, 0.02)
+        for guest in guests:
+            push(guest, data, 0.02)
         time.sleep(2 * place.scale)
 
 
@@ -413,7 +413,7 @@ def a_consumer_that_is_fed(place: Place) -> None:
         frames += [_fed(asked.opaque, n, b"fed-%d" % n, b"v") for n in range(1, count)]
         large = place.some(20 * MIB, 2 * MIB)
         frames += [_fed(asked.opaque, count + n, b"large", bytes(large)) for n in range(4)]
-        push(guest, b"".join(each.encode() for each in frames), 10.0)
+        push(guest, b"".join(frame.encode() for frame in frames), 10.0)
         guest.settle()
 
 
@@ -479,11 +479,11 @@ def sasl_in_all_orders(place: Place) -> None:
         Frame(0x80, Opcode.DCP_OPEN, b"early", PRODUCER),
     ]
     with place.crowd(30, 0.5) as guests:
-        for each in guests:
+        for guest in guests:
             random.shuffle(said)
-            each.say(b"".join(frame.encode() for frame in said))
-        for each in guests:
-            drain(each, 0.1)
+            guest.say(b"".join(frame.encode() for frame in said))
+        for guest in guests:
+            drain(guest, 0.1)
 
 
 def watchers_of_maps_that_do_not_read(place: Place) -> None:

@@ -111,8 +111,8 @@ def tls_handshakes_that_stay_half_open(place: Place) -> None:
     """Send thousands of ClientHellos and nothing more: more than the node's memory for strangers holds."""
     hello = client_hello(trusting_anybody())
     with raw_crowd(place, 1500) as guests:
-        for each in guests:
-            push(each, hello, 0.2)
+        for guest in guests:
+            push(guest, hello, 0.2)
         time.sleep(2 * place.scale)
 
 
@@ -124,9 +124,9 @@ def tls_handshakes_that_are_slow(place: Place) -> None:
         for at in range(len(hello)):
             if time.monotonic() > until:
                 break
-            for each in guests:
-                if not each.is_gone:
-                    push(each, hello[at : at + 1], 0.1)
+            for guest in guests:
+                if not guest.is_gone:
+                    push(guest, hello[at : at + 1], 0.1)
 
 
 def tls_handshakes_by_the_hundred(place: Place) -> None:
@@ -144,10 +144,10 @@ def tls_hellos_that_come_together(place: Place) -> None:
     hello = client_hello(trusting_anybody())
     for _ in range(place.some(4, 1)):
         with raw_crowd(place, 300) as guests:
-            for each in guests:
-                push(each, hello, 0.2)
-            for each in guests[:20]:
-                drain(each, 0.05)
+            for guest in guests:
+                push(guest, hello, 0.2)
+            for guest in guests[:20]:
+                drain(guest, 0.05)
 
 
 def tls_renegotiation_and_new_keys(place: Place) -> None:
@@ -204,14 +204,14 @@ def tls_to_the_port_without_it(place: Place) -> None:
 def tls_records_of_one_byte(place: Place) -> None:
     """Send requests with each byte in a record of its own: twenty bytes for each that counts."""
     with tls_crowd(place, 10) as guests:
-        for each in guests:
-            each.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-            each.socket.settimeout(0.5)
+        for guest in guests:
+            guest.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+            guest.socket.settimeout(0.5)
             with suppress(*GONE):
                 for byte in NOOP * place.some(100, 4):
-                    each.socket.send(bytes((byte,)))
-        for each in guests:
-            drain(each, 0.1)
+                    guest.socket.send(bytes((byte,)))
+        for guest in guests:
+            drain(guest, 0.1)
 
 
 def tls_records_cut_and_garbled(place: Place) -> None:
@@ -237,23 +237,23 @@ def tls_requests_by_the_ten_thousand(place: Place) -> None:
     """Pipeline requests on fifty connections, so that each turn opens and seals records."""
     with tls_crowd(place, 50) as guests:
         data = Frame(0x80, Opcode.GET_META, b"key-1").encode() * 400
-        for each in guests:
-            push(each, data, 1.0)
-        for each in guests:
-            each.socket.settimeout(SHORT_SECONDS)
-            each.settle()
+        for guest in guests:
+            push(guest, data, 1.0)
+        for guest in guests:
+            guest.socket.settimeout(SHORT_SECONDS)
+            guest.settle()
 
 
 def tls_half_frames_that_grow(place: Place) -> None:
     """Send parts of large frames on thirty connections, one MiB at a time, as without TLS."""
     claim = HEADER.pack(0x80, Opcode.SET, 1, 8, 0, 0, 20 * MIB, 0, 0) + bytes(9)
     with tls_crowd(place, 30) as guests:
-        for each in guests:
-            each.say(claim)
+        for guest in guests:
+            guest.say(claim)
         for _ in range(place.some(12, 3)):
-            for each in guests:
-                if not each.is_gone:
-                    push(each, bytes(MIB), 1.0)
+            for guest in guests:
+                if not guest.is_gone:
+                    push(guest, bytes(MIB), 1.0)
 
 
 def tls_answers_that_nobody_reads(place: Place) -> None:

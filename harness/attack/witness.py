@@ -86,15 +86,15 @@ class Witness:
     def start(self) -> Witness:
         """Store the bystander's document, and begin to watch."""
         self._asker.ask(Opcode.SET, BYSTANDERS_KEY, bytes(8), b"here", BYSTANDERS_VBUCKET)
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def stop(self) -> None:
         """Stop watching."""
         self._over.set()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
         self._asker.__exit__(None, None, None)
 
     @contextmanager

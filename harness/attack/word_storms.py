@@ -113,10 +113,10 @@ def pages_asked_for_slowly(place: Place) -> None:
     """Send HTTP headers line by line, without end, on hundreds of connections."""
     with place.crowd(300, 0.2) as guests:
         for number in range(place.some(20, 3)):
-            for each in guests:
-                if not each.is_gone:
+            for guest in guests:
+                if not guest.is_gone:
                     push(
-                        each,
+                        guest,
                         b"GET /pools HTTP/1.1\r\n" if number == 0 else b"X-%d: %b\r\n" % (number, b"y" * 500),
                         0.05,
                     )
@@ -153,8 +153,8 @@ def pages_with_wrong_passwords(place: Place) -> None:
     """Request pages with wrong passwords, whose checks take time on purpose."""
     page = b"GET /pools/default HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Ym9iOndyb25n\r\n\r\n"
     with place.crowd(60, 0.2) as guests:
-        for each in guests:
-            push(each, page * 20, 0.1)
+        for guest in guests:
+            push(guest, page * 20, 0.1)
         time.sleep(2 * place.scale)
 
 

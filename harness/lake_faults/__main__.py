@@ -107,7 +107,7 @@ def table(results: Iterable[dict[str, Any]], profiles: Iterable[Profile] = PROFI
     for result in results:
         kinds.setdefault(result["profile"], []).append(result)
     lines = ["", "| scenarios | run | steps | wrong | seeds that went wrong |", "|---|---|---|---|---|"]
-    for name, found in [*kinds.items(), ("all", [result for each in kinds.values() for result in each])]:
+    for name, found in [*kinds.items(), ("all", [result for kind in kinds.values() for result in kind])]:
         wrong = [str(result["seed"]) for result in found if result["problem"]]
         steps = sum(result["steps"] for result in found)
         lines.append(f"| {name} | {len(found)} | {steps} | {len(wrong)} | {', '.join(wrong)} |")

@@ -42,7 +42,7 @@ class IcebergOnSpark:
     """A session of Spark with Iceberg, begun with the first statement."""
 
     def __init__(self) -> None:
-        (self._reader,) = (each for each in READERS if each.program == "spark-iceberg")
+        (self._reader,) = (reader for reader in READERS if reader.program == "spark-iceberg")
         self.python = python_of(self._reader)
         self._process: subprocess.Popen[str] | None = None
 

@@ -141,7 +141,7 @@ class World:
     @property
     def url(self) -> str:
         """The connection string of all nodes."""
-        return f"couchbase://{','.join(each.address for each in self.cluster.nodes)}/default"
+        return f"couchbase://{','.join(node.address for node in self.cluster.nodes)}/default"
 
     @contextmanager
     def client(self) -> Iterator[Client]:

@@ -160,7 +160,7 @@ class Client(Thread):
     def read_all(self) -> bool:
         """Read every key once; return True if all reads were answered."""
         answers = [self.do(Kind.GET, key, Argument()) for key in self._keys]
-        return not any(each.outcome in {Outcome.REFUSED, Outcome.MAYBE} for each in answers)
+        return not any(answer.outcome in {Outcome.REFUSED, Outcome.MAYBE} for answer in answers)
 
     def do(self, kind: Kind, key: str, argument: Argument) -> Result:
         """Send one request, and record it with its outcome."""

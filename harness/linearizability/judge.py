@@ -119,7 +119,7 @@ def _moments(part: History) -> Iterator[Moment]:
     """Yield beginnings and ends in the order of time, at one time beginnings first; an event that never ends has no
     end.
     """
-    events: list[Event] = [*(each for each in part.operations if counts(each)), *part.faults]
+    events: list[Event] = [*(operation for operation in part.operations if counts(operation)), *part.faults]
     moments: list[tuple[float, bool, int]] = []
     for number, event in enumerate(events):
         moments.append((event.began if isinstance(event, Fault) else event.called, False, number))

@@ -66,13 +66,16 @@ def judged(history: History, *, with_porcupine: bool = True) -> Judgement:
         with_porcupine: False to leave the second judge out.
     """
     judgement = Judgement(len(history.operations), keys=len(history.keys))
-    judgement.maybes = sum(each.outcome is Outcome.MAYBE for each in history.operations)
-    loses = any(each.kind is FaultKind.FAILOVER for each in history.faults)
+    judgement.maybes = sum(operation.outcome is Outcome.MAYBE for operation in history.operations)
+    loses = any(fault.kind is FaultKind.FAILOVER for fault in history.faults)
     strict = {key for key in history.keys if not loses or _is_durable(history, key)}
     judgement.strict_keys = len(strict)
     for is_plain in (False, True):
         part = replace(
-            history, operations=tuple(each for each in history.operations if (each.key in strict) is not is_plain)
+            history,
+            operations=tuple(
+                operation for operation in history.operations if (operation.key in strict) is not is_plain
+            ),
         )
         if part.operations:
             _judge_part(part, Model(is_plain, history.clock_error_seconds), judgement, with_porcupine=with_porcupine)
@@ -81,7 +84,11 @@ def judged(history: History, *, with_porcupine: bool = True) -> Judgement:
 
 def _is_durable(history: History, key: str) -> bool:
     """Return True if all changes of a key were durable writes."""
-    return all(each.argument.level for each in history.operations if each.key == key and each.kind in CHANGES)
+    return all(
+        operation.argument.level
+        for operation in history.operations
+        if operation.key == key and operation.kind in CHANGES
+    )
 
 
 def _judge_part(part: History, model: Model, judgement: Judgement, *, with_porcupine: bool) -> None:

@@ -208,14 +208,14 @@ class History:
     @property
     def keys(self) -> list[str]:
         """The keys that operations are on, sorted."""
-        return sorted({each.key for each in self.operations})
+        return sorted({operation.key for operation in self.operations})
 
     def of(self, key: str) -> History:
         """Return the part of one key."""
         return replace(
             self,
-            operations=tuple(each for each in self.operations if each.key == key),
-            faults=tuple(each for each in self.faults if each.concerns(key)),
+            operations=tuple(operation for operation in self.operations if operation.key == key),
+            faults=tuple(fault for fault in self.faults if fault.concerns(key)),
         )
 
 
@@ -318,11 +318,15 @@ def to_lines(history: History) -> Iterator[str]:
     out.
     """
     yield json.dumps({"clock_error_seconds": history.clock_error_seconds})
-    for each in history.operations:
-        head = {"client": each.client, "key": each.key, "kind": each.kind, "called": each.called}
+    for operation in history.operations:
+        head = {"client": operation.client, "key": operation.key, "kind": operation.kind, "called": operation.called}
         yield json.dumps(
             head
-            | {"answered": each.answered, **_without_defaults(each.argument), "result": _without_defaults(each.result)}
+            | {
+                "answered": operation.answered,
+                **_without_defaults(operation.argument),
+                "result": _without_defaults(operation.result),
+            }
         )
     for fault in history.faults:
         yield json.dumps({"fault": fault.kind} | {k: v for k, v in _without_defaults(fault).items() if k != "kind"})

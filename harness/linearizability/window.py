@@ -40,12 +40,16 @@ class Smaller:
 
     def weaken(self, size: int, *, reads: bool) -> None:
         """Remove answers that are not needed, to reads or to changes, so many at a time, the oldest first."""
-        certain = [each for each in self.found.operations if not is_optional(each) and each.is_read is reads]
+        certain = [
+            operation
+            for operation in self.found.operations
+            if not is_optional(operation) and operation.is_read is reads
+        ]
         for at in range(0, len(certain), size):
             if self.positions > ALL_POSITIONS_MAX:
                 return
             piece = {id(each) for each in certain[at : at + size]}
-            tried = [_weaker(each) if id(each) in piece else each for each in self.found.operations]
+            tried = [_weaker(operation) if id(operation) in piece else operation for operation in self.found.operations]
             part = replace(self.found, operations=tuple(each for each in tried if each is not None))
             verdict = judge_key(part, self.model, "", positions_max=POSITIONS_MAX, start=self.start)
             self.positions += verdict.positions
@@ -67,11 +71,11 @@ def smallest(part: History, model: Model, verdict: Verdict) -> Smaller:
     """Return the part of a key's history from which no answer can be removed, with the unexplained answer."""
     last = verdict.unexplained
     assert last is not None, "there is a violation"  # noqa: S101
-    operations = [each for each in part.operations if counts(each) and each.called <= last.end]
-    faults = tuple(each for each in part.faults if each.began <= last.end)
+    operations = [operation for operation in part.operations if counts(operation) and operation.called <= last.end]
+    faults = tuple(fault for fault in part.faults if fault.began <= last.end)
     began, start = _begin(operations, verdict)
-    operations = [each for each in operations if each.called > began or is_optional(each)]
-    faults = tuple(each for each in faults if each.end > began)
+    operations = [operation for operation in operations if operation.called > began or is_optional(operation)]
+    faults = tuple(fault for fault in faults if fault.end > began)
     search = Smaller(replace(part, operations=tuple(operations), faults=faults), start, last, model)
     for reads in (True, False):
         size = len(operations)
@@ -84,7 +88,7 @@ def smallest(part: History, model: Model, verdict: Verdict) -> Smaller:
 def _begin(operations: list[Operation], verdict: Verdict) -> tuple[float, State]:
     """Return the last quiet moment with enough operations after it, and the document at that moment."""
     for moment, state in reversed(verdict.quiet):
-        behind = [each for each in operations if each.called > moment and not is_optional(each)]
+        behind = [operation for operation in operations if operation.called > moment and not is_optional(operation)]
         if len(behind) >= OPERATIONS_WANTED:
             return moment, state
     return -inf, EMPTY
@@ -93,10 +97,10 @@ def _begin(operations: list[Operation], verdict: Verdict) -> tuple[float, State]
 def report(part: History, model: Model, verdict: Verdict) -> str:
     """Return a violation in words: the answers that contradict each other, related "maybes", and faults."""
     search = smallest(part, model, verdict)
-    certain = [each for each in search.found.operations if not is_optional(each)]
+    certain = [operation for operation in search.found.operations if not is_optional(operation)]
     values = {each.result.value for each in certain} | {each.argument.value for each in certain}
-    maybes = [each for each in search.found.operations if is_optional(each)]
-    near = [each for each in maybes if each.argument.value and each.argument.value in values]
+    maybes = [operation for operation in search.found.operations if is_optional(operation)]
+    near = [maybe for maybe in maybes if maybe.argument.value and maybe.argument.value in values]
     lines = [
         f"key {verdict.key}: no order of these explains all answers; before them there was {_in_words(search.start)}",
         table([*certain, *near, *search.found.faults], search.unexplained),

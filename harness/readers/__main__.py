@@ -29,7 +29,9 @@ OURSELVES = "headwater"
 def run(readers: Sequence[Reader], kinds: tuple[Kind, ...], folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the versions of the readers and all cells, again after each reader with what it adds."""
     tables = list(written(folder, kinds))
-    found = [Cell(each.kind, each.form, OURSELVES, each.form, REFUSES, each.refused) for each in tables if each.refused]
+    found = [
+        Cell(table.kind, table.form, OURSELVES, table.form, REFUSES, table.refused) for table in tables if table.refused
+    ]
     for number, reader in enumerate(readers, 1):
         for cell in cells([reader], tables, folder):
             found.append(cell)
@@ -44,7 +46,7 @@ def run(readers: Sequence[Reader], kinds: tuple[Kind, ...], folder: Path) -> Ite
 def keep(place: Path, results: dict[str, Any]) -> None:
     """Put results into a file, in place of those of the same readers; those of others stay."""
     before = json.loads(place.read_text()) if place.exists() else {"versions": [], "cells": []}
-    order = [OURSELVES, *(f"{each.name} {each.form}" for each in READERS)]
+    order = [OURSELVES, *(f"{reader.name} {reader.form}" for reader in READERS)]
 
     def rank(each: dict[str, str]) -> int:
         name = each["reader"] if each["reader"] == OURSELVES else f"{each['reader']} {each['reads']}"
@@ -60,9 +62,9 @@ def keep(place: Path, results: dict[str, Any]) -> None:
 
 def _versions(readers: Sequence[Reader]) -> list[dict[str, str]]:
     return [
-        {"reader": each.name, "reads": each.form, "versions": versions_of(each, python) if python else ABSENT}
-        for each in readers
-        for python in [python_of(each)]
+        {"reader": reader.name, "reads": reader.form, "versions": versions_of(reader, python) if python else ABSENT}
+        for reader in readers
+        for python in [python_of(reader)]
     ]
 
 
@@ -79,8 +81,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if asked.what == "setup":
         setup()
         return 0
-    readers = [each for each in READERS if asked.only.lower() in f"{each.program}, {each.name}".lower()]
-    kinds = tuple(each for each in KINDS if asked.kinds in each.name)
+    readers = [reader for reader in READERS if asked.only.lower() in f"{reader.program}, {reader.name}".lower()]
+    kinds = tuple(kind for kind in KINDS if asked.kinds in kind.name)
     with tempfile.TemporaryDirectory(prefix="headwater-readers-") as folder:
         for results in run(readers, kinds, Path(folder).resolve()):
             if not asked.kinds:

@@ -70,7 +70,7 @@ def read(reader: Reader, python: str, tables: Sequence[Expected]) -> list[dict[s
 
 
 def _process(reader: Reader, python: str, tables: Sequence[Expected]) -> tuple[list[str], str]:
-    asked = [{"place": _place(each, reader.form), "columns": _columns(each), "ids": each.ids} for each in tables]
+    asked = [{"place": _place(table, reader.form), "columns": _columns(table), "ids": table.ids} for table in tables]
     environment = dict(os.environ) | {
         "TZ": "UTC",
         "READERS_SPARK": json.dumps(dict(reader.settings)),
@@ -93,7 +93,7 @@ def _process(reader: Reader, python: str, tables: Sequence[Expected]) -> tuple[l
 
 
 def _columns(table: Expected) -> list[str]:
-    return [each for each in table.columns if each != "row_id"]
+    return [column for column in table.columns if column != "row_id"]
 
 
 def judged(table: Expected, answer: dict[str, Any]) -> tuple[str, str]:
@@ -126,14 +126,14 @@ def difference(columns: Sequence[str], expected: Rows, seen: Rows) -> str:
 
 def _differing(columns: Sequence[str], expected: Rows, seen: Rows) -> list[str]:
     return [
-        each
-        for each in columns
-        if Counter(_text([each], row) for row in expected) != Counter(_text([each], row) for row in seen)
+        column
+        for column in columns
+        if Counter(_text([column], row) for row in expected) != Counter(_text([column], row) for row in seen)
     ]
 
 
 def _text(columns: Sequence[str], row: dict[str, Any]) -> str:
-    return json.dumps({each: row.get(each) for each in columns}, sort_keys=True)
+    return json.dumps({column: row.get(column) for column in columns}, sort_keys=True)
 
 
 def _general(words: str, folder: Path) -> str:

@@ -66,7 +66,7 @@ def spark(form: str, row_id: str) -> Read:
     session = builder.getOrCreate()
 
     def read(place: str, columns: Sequence[str], ids: bool) -> Rows:
-        chosen = [*(f"`{each}`" for each in columns), *([f"{row_id} AS {ROW_ID}"] if ids else [])]
+        chosen = [*(f"`{column}`" for column in columns), *([f"{row_id} AS {ROW_ID}"] if ids else [])]
         return [each.asDict() for each in session.read.format(form).load(place).selectExpr(*chosen).collect()]
 
     return read
@@ -157,7 +157,7 @@ def chdb(function: str) -> Read:
 def _quoted(columns: Sequence[str], row_id: str, ids: bool) -> str:
     if ids and not row_id:
         raise HasNone("it has no name for the ids of rows")
-    return ", ".join([*(f'"{each}"' for each in columns), *([f"{row_id} AS {ROW_ID}"] if ids else [])])
+    return ", ".join([*(f'"{column}"' for column in columns), *([f"{row_id} AS {ROW_ID}"] if ids else [])])
 
 
 def _without(ids: bool) -> Rows:
@@ -193,9 +193,9 @@ def words_of(error: BaseException) -> str:
 def main(name: str) -> None:
     """Read the tables of standard input."""
     tables, read = json.load(sys.stdin), READERS[name]()
-    for each in tables:
+    for table in tables:
         try:
-            rows = [plain(row) for row in read(each["place"], each["columns"], each["ids"])]
+            rows = [plain(row) for row in read(table["place"], table["columns"], table["ids"])]
             answer: dict[str, Any] = {"rows": rows}
         except BaseException as error:  # a panic of Rust is no Exception
             if isinstance(error, KeyboardInterrupt):

@@ -131,7 +131,7 @@ class SimBucket:
             self.observers[at].vanished()
         else:
             if not self.has_map:
-                others = frozenset(each.address for each in self.hosts if each is not placed.host)
+                others = frozenset(host.address for host in self.hosts if host is not placed.host)
                 now.durable_writes.copies_of = lambda _: Copies(len(self.hosts), others)
             self.observers[at].started()
 

@@ -61,7 +61,7 @@ class Caller:
         if not self._line.connect(self.target):
             return False
         self._frames = FrameBuffer()
-        features = b"".join(int(each).to_bytes(2) for each in self._features)
+        features = b"".join(int(feature).to_bytes(2) for feature in self._features)
         self._send(Frame(0x80, Opcode.HELLO, value=features), lambda _: None)
         if self._bucket:
             self._send(Frame(0x80, Opcode.SELECT_BUCKET, key=self._bucket.encode()), self._selected)

@@ -327,7 +327,7 @@ class ClusterMachine(RuleBasedStateMachine):
             self.counts["acknowledged"] += bucket.acknowledged
             for status, count in bucket.durable_answers.items():
                 self.counts[f"durable {status}"] += count
-            self.counts["rollbacks of consumers"] += sum(each.rollbacks for each in bucket.consumers)
-            self.counts["writes a failover gave up"] += sum(each.discarded for each in bucket.owners.values())
+            self.counts["rollbacks of consumers"] += sum(consumer.rollbacks for consumer in bucket.consumers)
+            self.counts["writes a failover gave up"] += sum(owner.discarded for owner in bucket.owners.values())
         for bucket in cluster.buckets[1:]:
             self.counts["acknowledged in the second bucket"] += bucket.acknowledged

@@ -184,7 +184,7 @@ class Backups:
     def _was_superseded(self, vb: int, made: MadeBackup) -> bool:
         began, ended = made.began - NOON_SECONDS, made.ended - NOON_SECONDS
         watcher = self._world.watcher
-        return any(watcher.was_superseded(each.name, vb, began, ended) for each in self._world.machines)
+        return any(watcher.was_superseded(machine.name, vb, began, ended) for machine in self._world.machines)
 
     # --- restoring --------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Backups:
 
     def _until_durable(self, vault: Machine) -> None:
         def is_level() -> bool:
-            return all(each.durable_seqno == each.high_seqno for each in vault.bucket.vbuckets.values())
+            return all(vbucket.durable_seqno == vbucket.high_seqno for vbucket in vault.bucket.vbuckets.values())
 
         self._world.schedule.run(PATIENCE_SECONDS, is_level)
 

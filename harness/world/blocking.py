@@ -287,7 +287,7 @@ POLL_SECONDS = 0.01
 def wait_for(futures: Collection[Future[Any]], seconds: float | None = None) -> None:
     """Replace `concurrent.futures.wait`."""
     until = None if seconds is None else time.monotonic() + seconds
-    while not all(each.done() for each in futures) and (until is None or time.monotonic() < until):
+    while not all(future.done() for future in futures) and (until is None or time.monotonic() < until):
         sleep(POLL_SECONDS)
 
 

@@ -186,7 +186,7 @@ class Damages:
             return None
         placed = self.world.watcher.placed[step.node]
         random = Random(step.amount)  # noqa: S311 - must be repeatable
-        whole = [each for each in _batches(placed) if self._is_whole_elsewhere(step.node, *each)]
+        whole = [batch for batch in _batches(placed) if self._is_whole_elsewhere(step.node, *batch)]
         places = [place for each in whole for place in _places(*each, in_values=step.amount >= IN_A_HEADER)]
         if not places:
             return None
@@ -317,7 +317,7 @@ class Damages:
         process = machine.loop if machine.is_up else None
         problems = world.complete("looker", partial(problems_of, world.addresses), FOUND_SECONDS)
         is_hit = process is not None and machine.loop is process and flip.is_there(machine)
-        if is_hit and not any(_names_damage(each, machine.address) for each in problems):  # type: ignore[attr-defined]
+        if is_hit and not any(_names_damage(problem, machine.address) for problem in problems):  # type: ignore[attr-defined]
             raise Broken(f"damage: cluster status says nothing of {flip}, but {problems}")
 
     # --- replacing ----------------------------------------------------------------------------------------------------
@@ -393,7 +393,9 @@ class Damages:
         """
         world = self.world
         if (known := world.newest_map()) is not None:
-            lost = {str(each) for each in world.addresses if each not in known.servers} | {str(world.addresses[node])}
+            lost = {str(address) for address in world.addresses if address not in known.servers} | {
+                str(world.addresses[node])
+            }
             self.overrides.append(Override(frozenset(lost), 0.0, frozenset(known.unknown)))
 
     def may_be_lost(self, operation: Operation) -> bool:
@@ -401,7 +403,7 @@ class Damages:
         if operation.answered is None:
             return False
         answered, vbucket = operation.answered - NOON_SECONDS, self.world.vbucket_of(operation.key)
-        return any(each.covers(operation.result.node, vbucket, answered) for each in self.overrides)
+        return any(override.covers(operation.result.node, vbucket, answered) for override in self.overrides)
 
     def _empty(self, node: int) -> None:
         """Give a machine another disk, and start a node on it."""

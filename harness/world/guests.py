@@ -106,7 +106,7 @@ class Guests:
 
     def begin(self) -> None:
         """Start all clients and readers."""
-        world, seeds = self._world, [str(each) for each in self._world.addresses]
+        world, seeds = self._world, [str(address) for address in self._world.addresses]
         for at, guest in enumerate(self.guests):
             keys = [WorldKey(b"%s-%d" % (guest.name.encode(), n), Purpose.REGISTER, False) for n in range(KEYS)]
             client = GuestClient(
@@ -150,11 +150,12 @@ class Guests:
     def judge(self) -> None:
         """Judge all answers that guests got."""
         world = self._world
-        nodes = [each.address for each in world.machines]
+        nodes = [machine.address for machine in world.machines]
         operations = list(self._operations())
         looked_at = check_operations(self.guests, operations, nodes, noon=NOON_SECONDS, is_stored=self._is_stored)
         written = {
-            (each.key, each.argument.value): each.called - NOON_SECONDS for each in world.recorder.history().operations
+            (operation.key, operation.argument.value): operation.called - NOON_SECONDS
+            for operation in world.recorder.history().operations
         }
         for guest, at, key, value in self.shown:
             when = written.get((text_of(key), text_of(value)))
@@ -170,9 +171,9 @@ class Guests:
         return Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
 
     def _operations(self) -> Iterator[tuple[Guest, Operation]]:
-        for each in self._world.recorder.history().operations:
-            if FIRST_NUMBER <= each.client < FIRST_NUMBER + GUESTS:
-                yield self.guests[each.client - FIRST_NUMBER], each
+        for operation in self._world.recorder.history().operations:
+            if FIRST_NUMBER <= operation.client < FIRST_NUMBER + GUESTS:
+                yield self.guests[operation.client - FIRST_NUMBER], operation
 
     def _is_stored(self, key: str, value: str) -> bool:
         known = self._world.watcher.branches.is_sent

@@ -133,8 +133,12 @@ def check_cas(world: World) -> None:
     key.
     """
     operations = world.recorder.history().operations
-    locks = (each for each in operations if each.kind is Kind.GET_AND_LOCK and each.outcome is Outcome.DONE)
-    tokens = {(each.key.encode("latin-1"), each.result.cas) for each in locks}
+    locks = (
+        operation
+        for operation in operations
+        if operation.kind is Kind.GET_AND_LOCK and operation.outcome is Outcome.DONE
+    )
+    tokens = {(lock.key.encode("latin-1"), lock.result.cas) for lock in locks}
     for vb in range(world.plan.vbuckets):
         owner = world.owner(vb)
         newest: dict[bytes, int] = {}
@@ -301,7 +305,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 def table() -> str:
     """Return the promises as docs/reliability.md prints them."""
-    rows = [f"| {each.name} | {each.sentence} | {each.by} |" for each in INVARIANTS]
+    rows = [f"| {invariant.name} | {invariant.sentence} | {invariant.by} |" for invariant in INVARIANTS]
     return "\n".join(["| promise | | judged by |", "|---|---|---|", *rows])
 
 
@@ -327,7 +331,7 @@ def judged_history(world: World) -> History:
     durable write is neither: the node must not acknowledge one.
     """
     history = world.recorder.history()
-    kept = (_weighed(world, _as_written(world, each)) for each in history.operations)
+    kept = (_weighed(world, _as_written(world, operation)) for operation in history.operations)
     operations = tuple(each for each in kept if each is not None)
     return replace(history, operations=operations, faults=faults(world))
 
@@ -341,11 +345,11 @@ def _as_written(world: World, operation: Operation) -> Operation:
         return operation
     began = operation.called - NOON_SECONDS
     known = (
-        each
-        for each in world.damage.flips
-        if each.found_at is not None and world.name(each.node) == world.name_of(result.node) and each.found_at < began
+        flip
+        for flip in world.damage.flips
+        if flip.found_at is not None and world.name(flip.node) == world.name_of(result.node) and flip.found_at < began
     )
-    numbers = {each.number for each in world.damage.flips} - {each.number for each in known}
+    numbers = {flip.number for flip in world.damage.flips} - {each.number for each in known}
     return replace(operation, result=replace(result, value=unflipped(value, numbers)))
 
 

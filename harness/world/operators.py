@@ -108,7 +108,7 @@ async def fail_over_at_a_loss(
     seeds: Sequence[Address], node: Address, bucket: str, look: Callable[[FailoverPlan], None]
 ) -> None:
     """Fail a node over at any loss; `look` is called with the plan before."""
-    others = [each for each in seeds if each != node]
+    others = [seed for seed in seeds if seed != node]
     async with members(bucket) as connected:
         failover = Failover(connected, others, [node], force=True, lose_data=True)
         look(await failover.plan())
@@ -117,7 +117,7 @@ async def fail_over_at_a_loss(
 
 async def is_outside(seeds: Sequence[Address], node: Address, bucket: str = BUCKET) -> bool:
     """Return True if the others' map is without a node, by the first answer of one of them; False if none answers."""
-    others = [each for each in seeds if each != node]
+    others = [seed for seed in seeds if seed != node]
     try:
         async with members(bucket) as connected:
             survey = await connected.survey(others, without=[node])
@@ -142,7 +142,7 @@ def _proposes(option: FailoverRefusal, refusal: HeadwaterError) -> bool:
 
 
 async def _once(work: Work, connected: Members, seeds: Sequence[Address], node: Address, random: Random) -> None:
-    others = [each for each in seeds if each != node] or [node]
+    others = [seed for seed in seeds if seed != node] or [node]
     if work in _ACCEPTED:
         await Failover(connected, others, [node], accept=_ACCEPTED[work]).run()
     elif work is Work.ADD:
@@ -214,7 +214,7 @@ async def _drop_collections_of_strangers(nodes: Sequence[Address], bucket: str) 
 
 async def _settle(connected: Members, nodes: Sequence[Address]) -> None:
     survey = await connected.survey(nodes)
-    outside = [each for each in nodes if each not in survey.map.servers]
+    outside = [node for node in nodes if node not in survey.map.servers]
     await Rebalance(connected, nodes, add=outside, limits=LIMITS).run()
 
 

@@ -166,7 +166,7 @@ class Orders:
         world = self._world
         return WorkloadClient(
             number,
-            [str(each) for each in world.addresses],
+            [str(address) for address in world.addresses],
             [WorldKey(b"key-%d" % at, Purpose.REGISTER, is_durable=at % 2 == 0) for at in range(KEYS)],
             recorder=self.recorder,
             random=Random(self._random.getrandbits(64)),  # noqa: S311 - must be repeatable
@@ -255,7 +255,7 @@ class Orders:
     def _seeds(self) -> list[Address]:
         """Return the machines that an operator may name as members: not those with another disk and no bucket yet."""
         world = self._world
-        return [each for each in world.addresses if each not in world.without(SECOND_BUCKET)]
+        return [address for address in world.addresses if address not in world.without(SECOND_BUCKET)]
 
     async def take_out(self, node: Address, random: Random) -> None:
         """Fail a machine over in the bucket before its disk is replaced, at a loss if there is no other way."""
@@ -271,7 +271,7 @@ class Orders:
         if change is not None:
             world.counts["second bucket: damaged machines failed over"] += 1
             change.is_done, change.ended = True, world.schedule.now
-            self.losses = [replace(each, ended=each.ended or change.ended) for each in self.losses]
+            self.losses = [replace(loss, ended=loss.ended or change.ended) for loss in self.losses]
 
     async def _take_out_at_a_loss(self, node: Address, change: OwnersChange) -> None:
         try:
@@ -284,11 +284,11 @@ class Orders:
         """Note the losses that a failover's plan names, and check that no copy of lost vbuckets is left."""
         world, lost = self._world, frozenset(plan.anew)
         for vb in lost:
-            if held := [each for each in world.holders(SECOND_BUCKET, vb) if each in plan.after.servers]:
+            if held := [holder for holder in world.holders(SECOND_BUCKET, vb) if holder in plan.after.servers]:
                 told = f"a failover of {node} calls vbucket {vb} of {SECOND_BUCKET} lost, of which {held[0]} has a copy"
                 world.schedule.failures.append(Broken(f"buckets: {told}"))
         is_alone = FailoverRefusal.MAJORITY in plan.accepted
-        lowered = {each.vbucket for each in plan.promotions} if is_alone else plan.losses.keys()
+        lowered = {promotion.vbucket for promotion in plan.promotions} if is_alone else plan.losses.keys()
         world.counts["second bucket: vbuckets lost with a disk"] += len(lost)
         world.counts["second bucket: vbuckets whose best copy was behind"] += len(lowered)
         self.losses.append(Loss(change.began, None, plan.after.vbuckets, lost, frozenset(lowered)))
@@ -352,7 +352,7 @@ class Orders:
         model = Model(plain_may_be_lost=True, clock_error_seconds=history.clock_error_seconds)
         world.counts["operations on the second bucket"] += len(history.operations)
         world.counts["answers of the second bucket"] += sum(
-            each.outcome not in {Outcome.REFUSED, Outcome.MAYBE} for each in history.operations
+            operation.outcome not in {Outcome.REFUSED, Outcome.MAYBE} for operation in history.operations
         )
         world.counts["lives of the second bucket judged"] += len(list(self._judged()))
         asked = lowered(history.operations, self.losses)
@@ -389,11 +389,11 @@ def parts(
     have a life of their own.
     """
     for life, end in lives:
-        keys = sorted({each.key for each in operations})
+        keys = sorted({operation.key for operation in operations})
         lost = {key: [each for each in losses if each.began < end and each.begins_anew(key)] for key in keys}
-        yield life, end, [each for each in operations if not lost[each.key]]
+        yield life, end, [operation for operation in operations if not lost[operation.key]]
         for key in (key for key in keys if lost[key]):
-            own, begun = [each for each in operations if each.key == key], life
+            own, begun = [operation for operation in operations if operation.key == key], life
             for loss in lost[key]:
                 yield begun, loss.began, own
                 begun = Life(loss.began, made=loss.ended, is_clean=True)
@@ -402,40 +402,42 @@ def parts(
 
 def within(operations: Sequence[Operation], life: Life, until: float) -> Iterator[Operation]:
     """Yield the operations of a life; those that overlap its beginning or its end may belong to it, or not."""
-    for each in operations:
-        called = each.called - NOON_SECONDS
-        ended = float("inf") if each.answered is None else each.answered - NOON_SECONDS
+    for operation in operations:
+        called = operation.called - NOON_SECONDS
+        ended = float("inf") if operation.answered is None else operation.answered - NOON_SECONDS
         made = until if life.made is None else life.made
         if called >= until or ended < life.began:
             continue
         if called >= made and ended < until:
-            yield each
-        elif not each.is_read and each.outcome is not Outcome.REFUSED:
-            yield replace(each, result=UNANSWERED, answered=None)
+            yield operation
+        elif not operation.is_read and operation.outcome is not Outcome.REFUSED:
+            yield replace(operation, result=UNANSWERED, answered=None)
 
 
 def faults(changes: Sequence[OwnersChange], life: Life, until: float) -> Iterator[Fault]:
     """Yield the changes of owners that may have taken back plain writes of a life; a rebalance may end a failover."""
-    for each in changes:
-        if each.began < until and (each.ended is None or each.ended >= life.began):
-            ended = None if each.ended is None else NOON_SECONDS + each.ended
-            yield Fault(FaultKind.FAILOVER, NOON_SECONDS + each.began, ended, text=f"{each.work.value} {each.node}")
+    for change in changes:
+        if change.began < until and (change.ended is None or change.ended >= life.began):
+            ended = None if change.ended is None else NOON_SECONDS + change.ended
+            yield Fault(
+                FaultKind.FAILOVER, NOON_SECONDS + change.began, ended, text=f"{change.work.value} {change.node}"
+            )
 
 
 def weighed(operations: Iterable[Operation], changes: Sequence[OwnersChange]) -> Iterator[Operation]:
     """Yield the operations without answers of a node that may have been failed over, except durable writes."""
-    for each in operations:
-        is_durable = each.outcome is Outcome.DONE and each.argument.level
-        if is_durable or each.outcome is Outcome.MAYBE or not _may_be_old(each, changes):
-            yield each
-        elif not each.is_read and each.outcome is not Outcome.REFUSED:
-            yield replace(each, result=UNANSWERED, answered=None)
+    for operation in operations:
+        is_durable = operation.outcome is Outcome.DONE and operation.argument.level
+        if is_durable or operation.outcome is Outcome.MAYBE or not _may_be_old(operation, changes):
+            yield operation
+        elif not operation.is_read and operation.outcome is not Outcome.REFUSED:
+            yield replace(operation, result=UNANSWERED, answered=None)
 
 
 def _may_be_old(operation: Operation, changes: Sequence[OwnersChange]) -> bool:
     called = operation.called - NOON_SECONDS
     ended = called if operation.answered is None else operation.answered - NOON_SECONDS
-    about = [each for each in changes if each.node == operation.result.node]
+    about = [change for change in changes if change.node == operation.result.node]
     joined = max((each.began for each in about if each.work is Work.ADD and _is_done_by(each, called)), default=-1.0)
     return any(each.work is Work.FAILOVER and each.began <= ended and joined < (each.ended or ended) for each in about)
 

@@ -78,8 +78,12 @@ class Guest:
 
     def possible(self, node: str, began: float, ended: float) -> list[Change]:
         """Return the changes that may have been in force on a node at some time in between."""
-        known = [each for each in self.changes if node in each.nodes and each.ended is not None and each.ended < began]
-        begun = [each for each in self.changes if each.began <= ended]
+        known = [
+            change
+            for change in self.changes
+            if node in change.nodes and change.ended is not None and change.ended < began
+        ]
+        begun = [change for change in self.changes if change.began <= ended]
         return [each for each in begun if not any(newer.supersedes(each) for newer in known)]
 
 

@@ -280,7 +280,7 @@ def _functions() -> Iterator[FunctionType]:
             if isinstance(thing, FunctionType):
                 yield thing
             elif isinstance(thing, type) and thing.__module__ == module.__name__:
-                yield from (each for each in vars(thing).values() if isinstance(each, FunctionType))
+                yield from (var for var in vars(thing).values() if isinstance(var, FunctionType))
 
 
 @contextmanager

@@ -271,10 +271,10 @@ class Tenants:
     def begin(self) -> None:
         """Start all clients and readers."""
         self._run("rooms", RoomsClient(self, lambda: APPLICATION, self._chance(), None).run)
-        for each in self.tenants:
-            login = partial(_login_of, each)
-            self._run(each.name, RoomsClient(self, login, self._chance(), each).run)
-            self._run(f"{each.name}-reader", RoomsReader(self, each, self._chance()).run)
+        for tenant in self.tenants:
+            login = partial(_login_of, tenant)
+            self._run(tenant.name, RoomsClient(self, login, self._chance(), tenant).run)
+            self._run(f"{tenant.name}-reader", RoomsReader(self, tenant, self._chance()).run)
 
     def _run(self, name: str, work: Callable[[], object]) -> None:
         self._programs.append(self._world.run(name, work))
@@ -302,7 +302,7 @@ class Tenants:
 
     def judge(self) -> None:
         """Judge all answers that tenants got."""
-        nodes = [str(each) for each in self._world.addresses]
+        nodes = [str(address) for address in self._world.addresses]
         for each in self.answered:
             check(each, nodes)
             self.counts[f"told to tenants: {each.right}"] += 1

@@ -100,7 +100,7 @@ class World:
         self._numbers = count(1)
         self._vbuckets: dict[str, int] = {}
         self._dead: list[SimLoop] = []
-        self.clocks: dict[str, WallClock] = {each.name: each.clock for each in self.machines}
+        self.clocks: dict[str, WallClock] = {machine.name: machine.clock for machine in self.machines}
         self.store = ObjectServer(self.schedule)
         self._jobs: dict[Callable[[World], Any], Any] = {}
         self.schedule.watch = self._watch
@@ -116,7 +116,7 @@ class World:
     @property
     def addresses(self) -> list[Address]:
         """Return the addresses of all machines."""
-        return [Address(*self.network.address(each.name)) for each in self.machines]
+        return [Address(*self.network.address(machine.name)) for machine in self.machines]
 
     @property
     def url(self) -> str:
@@ -135,7 +135,7 @@ class World:
 
     def name_of(self, address: str) -> str:
         """Return the machine at an address, host:port; "" for none."""
-        found = (each.name for each in self.machines if each.address == address)
+        found = (machine.name for machine in self.machines if machine.address == address)
         return next(found, "")
 
     def vbucket_of(self, key: str) -> int:
@@ -148,7 +148,7 @@ class World:
         """Return the machines that hold a vbucket by the first machine's map, the owner first."""
         known = self.machines[0].server.first.membership.map
         names = {address: at for at, address in enumerate(self.addresses)}
-        return [] if known is None else [names[each] for each in known.copies(vb)]
+        return [] if known is None else [names[copy] for copy in known.copies(vb)]
 
     def owner(self, vb: int) -> VBucket:
         """Return a vbucket on its owner."""
@@ -174,7 +174,7 @@ class World:
 
     def newest_map(self, bucket: str = operators.BUCKET) -> ClusterMap | None:
         """Return the newest map of a bucket that a running machine has."""
-        served = (each.served(bucket) for each in self.machines if each.is_up)
+        served = (machine.served(bucket) for machine in self.machines if machine.is_up)
         known = (each.membership.map for each in served if each is not None)
         return max((each for each in known if each is not None), key=lambda each: each.version, default=None)
 
@@ -215,7 +215,7 @@ class World:
         """End all processes, and release those that were killed, so that no code of theirs runs later."""
         for each in self._blocking:
             each.kill()
-        loops = [*self._dead, *(each.loop for each in self._programs), *self.schedule.loops]
+        loops = [*self._dead, *(program.loop for program in self._programs), *self.schedule.loops]
         self.schedule.close()
         for loop in loops:
             for task in loop.tasks:
@@ -262,7 +262,7 @@ class World:
         if newest is None or address not in newest.servers or len(newest.servers) > 2:
             return False
         others = [each for at, each in enumerate(self.machines) if at != node and each.is_up]
-        maps = (each.server.first.membership.map for each in others)
+        maps = (other.server.first.membership.map for other in others)
         is_known = any(each is not None and each.version == newest.version for each in maps)
         # Each operator tries for a while: while one waits for a machine to die, another may take out the other one.
         return not is_known or (len(newest.servers) == 2 and set(newest.servers) <= self.leaving | {address})
@@ -306,7 +306,7 @@ class World:
         self.watcher.turns.clear()
         keys = keys_of(self._random, self.plan.keys)
         login = APPLICATION if self.plan.has_users else (None, None)
-        seeds = [str(each) for each in self.addresses]
+        seeds = [str(address) for address in self.addresses]
         for number in range(self.plan.clients):
             random = Random(self._random.getrandbits(64))  # noqa: S311 - must be repeatable
             made = WorkloadClient(

@@ -259,4 +259,4 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # noqa: PLC0415 - for mistakes only
 
     lowered = {each.lower(): each for each in names}
-    return next((lowered[each] for each in get_close_matches(name.lower(), lowered, 1)), None)
+    return next((lowered[match] for match in get_close_matches(name.lower(), lowered, 1)), None)

@@ -121,7 +121,7 @@ def test_the_files_are_plain_parquet_for_polars_and_duckdb(bucket: Node, tmp_pat
     assert dict(zip(stored["key"], stored["value"], strict=True)) == {key: each.value for key, each in live.items()}
     counted = duckdb.sql(f"select event, count(*) from '{files}' group by event").fetchall()
     assert dict(counted)["mutation"] == len(live)
-    assert set(rows["vb_uuid"]) <= {f"{each.vb_uuid:016x}" for each in made.part.ends.values()}
+    assert set(rows["vb_uuid"]) <= {f"{end.vb_uuid:016x}" for end in made.part.ends.values()}
 
 
 def test_parts_and_files_end_where_they_are_told_to(bucket: Node, empty: Node, tmp_path: Path) -> None:

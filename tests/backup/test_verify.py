@@ -71,7 +71,7 @@ def test_every_bit_of_the_data_counts(copy: Path) -> None:
         whole = path.read_bytes()
         for at in {0, len(whole) - 1, *chance.sample(range(len(whole)), 20)}:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << chance.randrange(8))]) + whole[at + 1 :])
-            assert [each for each in problems(copy) if "damaged" in each and path.name in each], at
+            assert [problem for problem in problems(copy) if "damaged" in problem and path.name in problem], at
         path.write_bytes(whole)
 
 
@@ -79,7 +79,7 @@ def test_every_file_that_is_gone_or_shorter_is_missed(copy: Path) -> None:
     for path in files(copy):
         whole = path.read_bytes()
         path.unlink()
-        assert any("missing" in each for each in problems(copy)), path
+        assert any("missing" in problem for problem in problems(copy)), path
         path.write_bytes(whole[:-1])
         assert problems(copy), path
         path.write_bytes(whole)
@@ -89,7 +89,7 @@ def test_every_file_that_is_gone_or_shorter_is_missed(copy: Path) -> None:
 def test_a_backup_that_is_gone_with_its_folder_is_missed(copy: Path) -> None:
     for name in sorted(path.name for path in (copy / BACKUPS).iterdir()):
         shutil.move(copy / BACKUPS / name, copy.with_name("aside"))
-        assert any(f"{name}/{MANIFEST}: the file is missing" in each for each in problems(copy))
+        assert any(f"{name}/{MANIFEST}: the file is missing" in problem for problem in problems(copy))
         shutil.move(copy.with_name("aside"), copy / BACKUPS / name)
 
 
@@ -98,4 +98,4 @@ def test_a_manifest_of_another_archive_is_noticed(copy: Path, tmp_path: Path) ->
         other = backed_up(bucket, tmp_path / "other")
     name = min(path.name for path in (copy / BACKUPS).iterdir())
     shutil.copy(tmp_path / "other" / BACKUPS / other.id / MANIFEST, copy / BACKUPS / name / MANIFEST)
-    assert any("another manifest than the index names" in each for each in problems(copy))
+    assert any("another manifest than the index names" in problem for problem in problems(copy))

@@ -65,7 +65,7 @@ class Pair:
 
 def held(bucket: Client) -> dict[bytes, Any]:
     with bucket.changes(until="now") as changes:
-        events: dict[bytes, Any] = {each.key: each for each in changes if hasattr(each, "key")}
+        events: dict[bytes, Any] = {change.key: change for change in changes if hasattr(change, "key")}
     found = {key: each for key, each in events.items() if isinstance(each, Mutation)}
     return {key: (each.value, each.flags, each.expiry) for key, each in found.items()}
 

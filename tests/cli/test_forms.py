@@ -78,7 +78,7 @@ ALL = dict(commands())
 
 
 def options(name: str) -> set[str]:
-    return {text for each in ALL[name].params if not each.hidden for text in (*each.opts, *each.secondary_opts)}
+    return {text for param in ALL[name].params if not param.hidden for text in (*param.opts, *param.secondary_opts)}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -89,7 +89,7 @@ def test_every_command_has_the_forms_or_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_option_of_a_command_is_there_twice(name: str) -> None:
-    names = [text for each in ALL[name].params for text in (*each.opts, *each.secondary_opts)]
+    names = [text for param in ALL[name].params for text in (*param.opts, *param.secondary_opts)]
     assert sorted(names) == sorted(set(names))
 
 

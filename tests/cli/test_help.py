@@ -20,7 +20,7 @@ def commands(group: Any, name: str = "headwater") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(("name", "command"), list(commands(typer.main.get_command(app))))
 def test_nothing_of_the_help_is_taken_for_a_style(name: str, command: Any) -> None:
-    for text in (command.help, command.epilog, *(getattr(each, "help", "") for each in command.params)):
+    for text in (command.help, command.epilog, *(getattr(param, "help", "") for param in command.params)):
         if text:
             assert Text.from_markup(text).plain == unescaped(text)
 

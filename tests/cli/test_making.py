@@ -30,14 +30,14 @@ def test_a_function_becomes_a_command_with_the_forms_and_its_docstring() -> None
     made = command_of("hello", hello, PART, examples="Examples:")
     assert isinstance(made, CommandWithForms) and (made.name, made.rich_help_panel) == ("hello", PART)
     assert (made.help, made.epilog) == ("Greet [somebody].\n\nBy name.".replace("[s", "\\[s"), "Examples:")
-    assert {"name", "as_json", "quiet", "verbose"} <= {each.name for each in made.params}
+    assert {"name", "as_json", "quiet", "verbose"} <= {param.name for param in made.params}
 
 
 def test_a_group_keeps_its_own_help_unless_another_is_given() -> None:
     assert command_of("greet", group(), PART).help == "Greet in several ways."
     made = command_of("greet", group(), PART, text="In\nshort.", examples="Examples:")
     assert (made.help, made.epilog, list(made.commands)) == ("In short.", "Examples:", ["loud", "low"])
-    assert all(isinstance(each, CommandWithForms) for each in made.commands.values())
+    assert all(isinstance(command, CommandWithForms) for command in made.commands.values())
 
 
 def test_a_job_becomes_the_command_of_its_declaration() -> None:

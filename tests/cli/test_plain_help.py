@@ -21,7 +21,9 @@ def test_every_command_stands_in_a_part_of_the_list_and_the_parts_in_their_order
 def test_usage_is_written_as_it_is_typed(name: str, command: Any) -> None:
     """FILE, [FILE], NODE...: no braces and no types; a choice shows what there is to choose."""
     usage = " ".join(command.make_context(name, [], resilient_parsing=True).get_usage().split())
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    assert "{" not in usage and usage.count("[") == 1 + sum(not each.required for each in arguments) + ("ARGS" in usage)
-    for each in arguments:
-        assert (each.display_type_rich(command.make_context(name, [], resilient_parsing=True)) or "|").count("|")
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    assert "{" not in usage and usage.count("[") == 1 + sum(not argument.required for argument in arguments) + (
+        "ARGS" in usage
+    )
+    for argument in arguments:
+        assert (argument.display_type_rich(command.make_context(name, [], resilient_parsing=True)) or "|").count("|")

@@ -96,7 +96,9 @@ def test_what_shows_a_meter_makes_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_job_reports_its_batches_as_all_jobs_do(name: str) -> None:
-    assert "reporter(" in module_of(name) and "--progress" in {text for each in ALL[name].params for text in each.opts}
+    assert "reporter(" in module_of(name) and "--progress" in {
+        text for param in ALL[name].params for text in param.opts
+    }
 
 
 def test_no_command_draws_a_bar_of_its_own() -> None:

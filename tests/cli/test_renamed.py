@@ -46,5 +46,5 @@ def test_what_waits_for_a_vbucket_is_called_the_same_everywhere() -> None:
     group: Any = typer.main.get_command(app)
     for name in ("patience", "concurrency"):
         for command in (group.commands["move"], group.commands["cluster"].commands["rebalance"]):
-            (option,) = (each for each in command.params if f"--{name}" in each.opts)
+            (option,) = (param for param in command.params if f"--{name}" in param.opts)
             assert option.help, f"{command.name} --{name}"

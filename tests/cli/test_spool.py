@@ -51,5 +51,5 @@ def test_only_keys_with_the_prefix_are_kept(tmp_path: Path) -> None:
         told: list[int] = []
         with Spool((tmp_path / "spool").open("w+b"), b"a:") as spool, bucket.batches(until="now") as batches:
             read_into(spool, batches, told.append)
-            assert {key for each in spool.batches() for key in each.column("key").to_pylist()} == {b"a:1", b"a:2"}
+            assert {key for batch in spool.batches() for key in batch.column("key").to_pylist()} == {b"a:1", b"a:2"}
         assert told[-1] == spool.reached == 3

@@ -92,7 +92,9 @@ def test_the_output_of_tail_loads_back_as_it_was(run: Run, tmp_path: Path) -> No
             changes = [event for event in other.changes(until="now") if isinstance(event, Mutation)]
     assert (status, stdout.split(" stored")[0]) == (0, f"{len(CHANGED) + 2} documents")
     expected = {key: (value, 0x02000006, 2_000_000_000) for key, value in CHANGED.items()}
-    assert {each.key: (each.value, each.flags, each.expiry) for each in changes} == expected | {b"half": (HALF, 0, 0)}
+    assert {change.key: (change.value, change.flags, change.expiry) for change in changes} == expected | {
+        b"half": (HALF, 0, 0)
+    }
 
 
 @pytest.mark.battery

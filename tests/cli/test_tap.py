@@ -70,7 +70,7 @@ def test_a_dump_for_programs_loads_back_byte_for_byte(run: Run, tmp_path: Path) 
         saved.write_text(run("tap", "--dump", "--json", "--node", source.url)[1], "utf-8")
         assert run("load", str(saved), "--format", "changes", "--node", target.url)[0] == 0
         with target.client() as bucket, bucket.changes(until="now") as changes:
-            assert {each.key: each.value for each in changes if isinstance(each, Mutation)} == documents
+            assert {change.key: change.value for change in changes if isinstance(change, Mutation)} == documents
 
 
 def test_a_stream_of_changes_says_when_a_cut_may_have_cost_it_some(

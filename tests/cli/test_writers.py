@@ -26,7 +26,7 @@ JSON = st.recursive(
 @given(documents=st.lists(st.dictionaries(st.sampled_from(["a", "b", "id "]), JSON), max_size=6))
 def test_any_document_is_a_row_of_any_form(documents: list[dict[str, Any]]) -> None:
     """Nothing fails, the number of rows is that of the documents, and no number in a column of a type was changed."""
-    texts = [json.dumps(each) for each in documents]
+    texts = [json.dumps(document) for document in documents]
     if any(not text.isascii() or "\\ud" in text for text in texts):
         return  # half a character has no place but in JSON
     batch = pa.RecordBatch.from_pydict(

@@ -203,10 +203,10 @@ def test_every_one_of_many_tasks_finds_the_collection_that_was_made_again() -> N
                 becomes(node, 3, a=A_THIRD, b=B)
                 vbuckets = range(client.map.vbuckets)
                 pages = await asyncio.gather(*(documents.keys_of_vbucket(vb) for vb in vbuckets))
-                assert [each.keys for each in pages] == [[]] * len(vbuckets)
+                assert [page.keys for page in pages] == [[]] * len(vbuckets)
                 becomes(node, 4, a=A_FOURTH, b=B)
                 states = await asyncio.gather(*(documents.observe(f"k{i}") for i in range(16)))
-                assert {each.state for each in states} == {NOT_FOUND}
+                assert {state.state for state in states} == {NOT_FOUND}
 
         asyncio.run(story())
 

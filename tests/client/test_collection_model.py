@@ -79,7 +79,7 @@ class Bucket:
         if not collection:
             return 0
         events = [each for each in self.log if isinstance(each, ManifestEvent)]
-        return next(each.scope_id for each in events if each.collection_id == collection)
+        return next(event.scope_id for event in events if event.collection_id == collection)
 
     def frames(self, coverage: Coverage, start: int, cuts: list[int]) -> list[bytes]:
         """The messages of a stream from `start` on, in snapshots that end at these seqnos and with the log."""
@@ -195,8 +195,8 @@ def test_a_reader_holds_what_is_there_and_goes_on_from_any_position(
     for step in done:
         bucket.do(*step)
     events = [each for each in bucket.log if isinstance(each, ManifestEvent)]
-    scopes = sorted({each.scope_id for each in events}) or [0]
-    ids = sorted({each.collection_id for each in events if each.collection_id is not None}) or [0]
+    scopes = sorted({event.scope_id for event in events}) or [0]
+    ids = sorted({event.collection_id for event in events if event.collection_id is not None}) or [0]
     coverage = {
         "whole": Coverage(),
         "scope": Coverage(scope=scopes[pick % len(scopes)]),

@@ -275,7 +275,7 @@ def test_plain_writes_ask_for_nothing_new_and_durable_ones_have_their_own_connec
         assert peer.connections == 2
     hellos = [request.value for request in peer.seen if request.opcode == Opcode.HELLO]
     wanted = b"".join(code.to_bytes(2) for code in FEATURES)
-    assert [each.endswith(wanted) for each in hellos] == [False, True]
+    assert [hello.endswith(wanted) for hello in hellos] == [False, True]
 
 
 def test_a_closed_client_writes_nothing(driver):
@@ -322,9 +322,9 @@ def test_the_time_of_an_attempt_is_that_which_is_left():
 
 def test_both_features_are_needed():
     check_granted(frozenset(FEATURES), "set", "node")
-    for each in FEATURES:
+    for feature in FEATURES:
         with pytest.raises(NotSupported):
-            check_granted(frozenset({each}), "set", "node")
+            check_granted(frozenset({feature}), "set", "node")
 
 
 def test_a_map_that_is_newer_is_shared():

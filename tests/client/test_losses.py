@@ -73,11 +73,11 @@ def test_a_reader_who_reads_again_is_told_where_and_ends_with_what_there_is(driv
     with reader.changes(positions, until="now", on_data_loss="read_again") as changes:
         events = list(changes)
         ends = changes.positions
-    told = {each.vbucket: (each.seqno, each.purge_seqno) for each in events if isinstance(each, DeletionsPurged)}
+    told = {event.vbucket: (event.seqno, event.purge_seqno) for event in events if isinstance(event, DeletionsPurged)}
     assert told == {vb: (positions[vb].seqno, purged[vb]) for vb in range(VBUCKETS)}
     assert folded(events, held) == documents(running) != folded([], held)
     with reader.changes(ends, until="now") as changes:
-        assert not [each for each in changes if isinstance(each, Mutation | Deletion)]
+        assert not [change for change in changes if isinstance(change, Mutation | Deletion)]
 
 
 def test_batches_that_are_read_again_say_before_which_row(driver, away):

@@ -33,7 +33,7 @@ class Mapped(HandMade):
 def mapped() -> Iterator[Mapped]:
     with ExitStack() as stack:
         made = stack.enter_context(cluster(2, VBUCKETS))
-        proxies = [stack.enter_context(FaultProxy(each.address)) for each in made.nodes]
+        proxies = [stack.enter_context(FaultProxy(node.address)) for node in made.nodes]
         two = Mapped(made, proxies)
         for vb in range(0, VBUCKETS, 2):
             two.take_over(vb, 1)
@@ -44,7 +44,7 @@ def mapped() -> Iterator[Mapped]:
 def test_who_comes_by_a_mapped_port_calls_all_nodes_by_theirs(mapped: Mapped) -> None:
     url = f"couchbase://localhost:{mapped.ports[1]}/default"
     with connect(url) as bucket:
-        assert [str(each) for each in bucket.map.servers] == [f"localhost:{port}" for port in mapped.ports]
+        assert [str(server) for server in bucket.map.servers] == [f"localhost:{port}" for port in mapped.ports]
         bucket.set_many({f"key-{number}": str(number) for number in range(100)})
         with bucket.changes(until="now") as changes:
             found = {change.key: change.value for change in changes if isinstance(change, Mutation)}
@@ -53,5 +53,5 @@ def test_who_comes_by_a_mapped_port_calls_all_nodes_by_theirs(mapped: Mapped) ->
 
 def test_who_says_so_calls_them_as_they_call_each_other(mapped: Mapped) -> None:
     with connect(f"couchbase://localhost:{mapped.ports[0]}/default?network=default") as bucket:
-        assert [str(each) for each in bucket.map.servers] == [each.address for each in mapped.nodes]
+        assert [str(server) for server in bucket.map.servers] == [node.address for node in mapped.nodes]
         bucket.set_many({f"key-{number}": "v" for number in range(100)})

@@ -41,7 +41,7 @@ def test_who_wants_every_version_asks_for_change_streams():
 
 def test_who_begins_with_claims_says_so():
     controls = [dict(opening(DrainOptions(), claims=claims).optional) for claims in (False, True)]
-    assert [each.get("headwater_claims") for each in controls] == [None, "true"]
+    assert [control.get("headwater_claims") for control in controls] == [None, "true"]
 
 
 @pytest.mark.parametrize(("kind", "seqnos"), [(ClaimedPosition, [3]), (Position, [3, 4, 5])])

@@ -30,7 +30,7 @@ MIB = 1 << 20
 def on(nodes: list[Node], work: Callable[[Members, list[Address]], Awaitable[Result]]) -> Result:
     async def run() -> Result:
         async with Members() as members:
-            return await work(members, [Address(each.host, each.port) for each in nodes])
+            return await work(members, [Address(node.host, node.port) for node in nodes])
 
     return asyncio.run(run())
 
@@ -40,7 +40,7 @@ def kept(nodes: list[Node], bucket: str = "default") -> list[tuple[int, int]]:
 
 
 async def _kept(members: Members, seeds: list[Address]) -> list[tuple[int, int]]:
-    return [await members.admin(each).history() for each in seeds]
+    return [await members.admin(seed).history() for seed in seeds]
 
 
 def test_all_nodes_keep_it_kill_9_is_no_end_of_it_and_a_node_that_joins_gets_it() -> None:
@@ -132,7 +132,7 @@ def test_a_quota_does_not_come_back_with_a_node_that_was_away(quota: int) -> Non
         # As a member that was failed over before the quota was changed.
         on([back], lambda known, seeds: known.of("").admin(seeds[0]).create_bucket("orders", None, 128, is_empty=True))
         on(members, lambda known, seeds: Rebalance(known.of("orders"), seeds, add=[_place(back)]).run())
-        assert [on([each], _quota) for each in nodes] == [quota] * 3
+        assert [on([node], _quota) for node in nodes] == [quota] * 3
 
 
 def test_a_node_whose_first_bucket_it_is_joins_without_a_quota() -> None:
@@ -201,7 +201,7 @@ def test_init_that_was_killed_behind_the_map_has_brought_the_history_before() ->
             client.set(b"k", b"v")
         nodes = [first, *others]
         _set(first, 60)
-        line = ("cluster", "init", *(each.address for each in nodes), "--replicas", "1")
+        line = ("cluster", "init", *(node.address for node in nodes), "--replicas", "1")
         assert command(*line, failpoints="init.map_sent=kill")[0] < 0
         assert kept(nodes) == [(60, 0)] * 3, "the map makes members of them that have it"
         assert command(*line)[0] == 0

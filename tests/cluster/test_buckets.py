@@ -28,13 +28,13 @@ VBUCKETS = 4
 def on(nodes: list[Node], work: Callable[[Members, list[Address]], Awaitable[Result]]) -> Result:
     async def run() -> Result:
         async with Members() as members:
-            return await work(members, [Address(each.host, each.port) for each in nodes])
+            return await work(members, [Address(node.host, node.port) for node in nodes])
 
     return asyncio.run(run())
 
 
 async def states(members: Members, nodes: list[Address], bucket: str) -> list[set[State]]:
-    return [set((await members.of(bucket).admin(each).states()).values()) for each in nodes]
+    return [set((await members.of(bucket).admin(node).states()).values()) for node in nodes]
 
 
 def test_a_bucket_is_made_on_all_nodes_of_a_cluster_and_dropped_from_all() -> None:
@@ -84,7 +84,7 @@ def test_a_bucket_that_a_rebalance_has_not_moved_yet_is_not_made_a_second_time()
     """The nodes of the first bucket have none of it, or not all of them do."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(testing.node(vbuckets=VBUCKETS, vbucket_state="none")) for _ in range(3)]
-        one, two, three = (Address(each.host, each.port) for each in nodes)
+        one, two, three = (Address(node.host, node.port) for node in nodes)
         on(nodes[:2], lambda members, seeds: found_cluster(members, seeds, 0))
         on(nodes[:1], lambda members, seeds: buckets.create(members, seeds, BucketWish("orders")))
         on(nodes[:1], lambda members, seeds: Rebalance(members, seeds, add=[three]).run())

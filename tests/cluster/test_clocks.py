@@ -33,13 +33,13 @@ class Admins:
 def test_all_members_promise_the_latest_time_that_one_has_promised():
     members = Admins(5, 0, 9, None)
     asyncio.run(level_clocks(members, range(4)))
-    assert [each.given for each in members.admins] == [[9], [9], [], []]
+    assert [admin.given for admin in members.admins] == [[9], [9], [], []]
 
 
 def test_nothing_is_promised_where_no_reader_asked():
     members = Admins(0, 0, None)
     asyncio.run(level_clocks(members, range(3)))
-    assert not any(each.given for each in members.admins)
+    assert not any(admin.given for admin in members.admins)
 
 
 async def held_by(nodes):

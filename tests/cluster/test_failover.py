@@ -27,7 +27,9 @@ def dead(found, node, **nodes):
 
 def test_the_replica_of_the_dead_nodes_vbucket_becomes_its_owner():
     plan = plan_failover(dead(a_map("AB", "BC", "CA"), A), [A], {})
-    assert [(each.vbucket, each.lost, each.chosen, each.seqno) for each in plan.promotions] == [(0, A, B, 10)]
+    assert [
+        (promotion.vbucket, promotion.lost, promotion.chosen, promotion.seqno) for promotion in plan.promotions
+    ] == [(0, A, B, 10)]
     assert plan.after.servers == (B, C) and plan.after.rev > 7 and plan.anew == {}
     assert [plan.after.copies(vb) for vb in range(3)] == [(B,), (B, C), (C,)]
 
@@ -81,7 +83,7 @@ def test_a_vbucket_without_a_copy_is_begun_anew_only_when_that_is_asked_for():
 def test_a_run_that_was_killed_after_the_map_goes_on():
     found = a_map("B", "BC", servers=(B, C))
     plan = plan_failover(survey(found, B="r A"), [A], {})
-    assert [(each.vbucket, each.chosen) for each in plan.promotions] == [(0, B)] and not plan.is_empty
+    assert [(promotion.vbucket, promotion.chosen) for promotion in plan.promotions] == [(0, B)] and not plan.is_empty
     assert plan_failover(survey(found), [A], {}).is_empty
 
 
@@ -336,7 +338,7 @@ def test_a_vbucket_that_was_handed_over_before_the_map_said_so_belongs_to_its_ne
 def test_a_vbucket_that_a_living_node_handed_over_gets_its_new_owner_in_the_map_as_well():
     found = a_map("ABC", "CA")
     plan = plan_failover(dead(found, C, A=view(A, "d r", found), B=view(B, "A .", found)), [C], {})
-    assert plan.after.copies(0) == (B, A) and [each.vbucket for each in plan.promotions] == [1]
+    assert plan.after.copies(0) == (B, A) and [promotion.vbucket for promotion in plan.promotions] == [1]
 
 
 def test_a_copy_that_is_behind_an_owner_that_the_map_did_not_name_must_catch_up_to_be_promoted():
@@ -361,7 +363,7 @@ class Out(FakeMembers):
         self.known, self.until_heard = known, until_heard
 
     async def survey(self, seeds, *, without=()):
-        views = {each: await self.view(each) for each in self.known.servers}
+        views = {server: await self.view(server) for server in self.known.servers}
         return Survey(self.known, {each: replace(view, map=self.known) for each, view in views.items()})
 
     async def send(self, wanted, *, first=(), also=(), instead=NO_OTHERS):
@@ -428,7 +430,7 @@ def test_copies_are_asked_again_when_none_of_them_follows_the_dead_node_any_more
     done = fail_over(members, B)
     assert [each.owner(0) for each in members.sent] == [None, C], "first nobody owns it, and all leave the dead node"
     assert members.calls[-1] == (C, "set_state", 0, State.ACTIVE)
-    assert [(each.lost, each.chosen, each.seqno) for each in done.promotions] == [(A, C, 42)]
+    assert [(promotion.lost, promotion.chosen, promotion.seqno) for promotion in done.promotions] == [(A, C, 42)]
     assert done.before.servers == (A, B, C) and done.after.copies(0) == (C, B)
 
 
@@ -493,7 +495,7 @@ def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_does_not_stop_
         gone.is_gone = False
 
     members.until_heard = back
-    assert [each.chosen for each in fail_over(members, B).promotions] == [B]
+    assert [promotion.chosen for promotion in fail_over(members, B).promotions] == [B]
 
 
 def test_a_dead_node_that_answers_again_when_it_is_out_of_the_map_is_told_so():

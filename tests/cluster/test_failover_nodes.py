@@ -52,7 +52,7 @@ def test_the_replicas_of_a_dead_node_take_over_and_it_comes_back_as_a_replica():
         until_level(*nodes)
         three.kill()
         done = fail_over(one, three)
-        assert len(done.promotions) in (5, 6) and {each.lost for each in done.promotions} == set(at(three))
+        assert len(done.promotions) in (5, 6) and {promotion.lost for promotion in done.promotions} == set(at(three))
         check([one, two], DOCUMENTS)
         fill(one, MORE)
         three.restart()

@@ -65,9 +65,9 @@ def test_nodes_are_asked_at_the_same_time():
         inquiry = Inquiry(nodes.__getitem__)
         asking = [asyncio.create_task(inquiry.copy(each, 0)) for each in (A, B)]
         await turns()
-        assert [len(each.gates) for each in nodes.values()] == [1, 1]
-        for each in nodes.values():
-            each.gates[0].set()
+        assert [len(node.gates) for node in nodes.values()] == [1, 1]
+        for node in nodes.values():
+            node.gates[0].set()
         await asyncio.gather(*asking)
 
     asyncio.run(work())
@@ -78,7 +78,7 @@ def test_a_node_that_does_not_answer_is_told_to_all_who_asked_and_asked_again_by
         node = FakeNode(A, "A A", is_gone=True)
         inquiry = Inquiry({A: node}.__getitem__)
         results = await asyncio.gather(*(inquiry.copy(A, vb) for vb in (0, 1)), return_exceptions=True)
-        assert all(isinstance(each, ConnectionLost) for each in results)
+        assert all(isinstance(result, ConnectionLost) for result in results)
         node.is_gone = False
         assert (await inquiry.copy(A, 0)).is_active
 

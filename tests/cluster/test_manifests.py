@@ -42,7 +42,7 @@ def test_what_a_node_with_an_older_manifest_made_by_itself_is_kept_where_the_new
     made = together([has(A, newest, next_scope=10), has(B, older, next_scope=8)])
     assert names(made) == {"_default.y"} and made.uid > newest.uid and made.scope("s") is not None
     made = together([has(A, older, next_scope=8), has(B, EMPTY.with_scope("u", 8))])
-    assert {each.name for each in made.scopes} == {"_default", "u"} and names(made) == {"_default.y"}
+    assert {scope.name for scope in made.scopes} == {"_default", "u"} and names(made) == {"_default.y"}
 
 
 def test_a_drop_that_a_node_heard_of_by_a_vbucket_is_one_as_well() -> None:
@@ -91,4 +91,4 @@ def test_what_is_dropped_by_its_id_has_no_name_that_could_contradict() -> None:
     made = together([has(A, one), has(B, other)], [8])
     assert names(made) == set() and made.uid > one.uid
     scopes = together([has(A, SHOP.with_scope("x", 9)), has(B, SHOP.with_scope("y", 9))], (), [9])
-    assert [each.name for each in scopes.scopes] == ["_default", "shop"]
+    assert [scope.name for scope in scopes.scopes] == ["_default", "shop"]

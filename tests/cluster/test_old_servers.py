@@ -46,9 +46,17 @@ def contents(node: Node, vbuckets: list[int] | None = None) -> set[tuple[object,
     """All that a node streams: kind, vbucket, seqno, revision, CAS, key and value."""
     with node.client() as bucket, bucket.changes(vbuckets=vbuckets, until="now") as changes:
         return {
-            (type(each).__name__, each.vbucket, each.seqno, each.rev_seqno, each.cas, each.key, each.value)
-            for each in changes
-            if hasattr(each, "key")
+            (
+                type(change).__name__,
+                change.vbucket,
+                change.seqno,
+                change.rev_seqno,
+                change.cas,
+                change.key,
+                change.value,
+            )
+            for change in changes
+            if hasattr(change, "key")
         }
 
 
@@ -93,7 +101,7 @@ def test_a_node_follows_an_old_server_until_it_is_level() -> None:
         status, said, problem = command("replicate", old.address, empty.address, "--once")
         assert (status, problem) == (0, "") and said.startswith(f"{VBUCKETS} vbuckets level, {DOCUMENTS + DELETED} ")
         asked(itself(empty), lambda admin: admin.set_state(0, State.ACTIVE))
-        assert {each for each in contents(full) if each[1] == 0} == contents(empty, [0])
+        assert {content for content in contents(full) if content[1] == 0} == contents(empty, [0])
 
 
 def test_a_target_that_refuses_delete_times_though_it_looks_new_is_asked_without_them_once() -> None:

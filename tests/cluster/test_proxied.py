@@ -237,7 +237,7 @@ def test_a_target_is_told_its_name_so_that_it_asks_for_prepares_and_one_that_ref
 
 
 def test_a_target_that_does_not_know_json_is_of_an_age_that_takes_no_delete_times():
-    source, target = End(), End(tuple(each for each in FEATURES if each != Feature.JSON))
+    source, target = End(), End(tuple(feature for feature in FEATURES if feature != Feature.JSON))
     opened(source, target)
     for end in (source, target):
         assert [flags & OpenFlag.INCLUDE_DELETE_TIMES for flags in flags_of(end)] == [0]

@@ -62,7 +62,7 @@ def test_whoever_waits_for_a_change_hears_that_a_node_did_not_take_it():
         nodes.deliver()
         publisher = Publisher(nodes, START)
         results = await asyncio.gather(*(publisher.change(vb, (B,)) for vb in (0, 1)), return_exceptions=True)
-        assert all(isinstance(each, ConnectionLost) for each in results)
+        assert all(isinstance(result, ConnectionLost) for result in results)
         nodes.refusal = None
         await publisher.change(2, (C,))
         return nodes
@@ -97,8 +97,8 @@ def test_a_run_that_is_cancelled_leaves_no_map_on_its_way_behind_its_leases():
         await turns()
         changes.append(asyncio.create_task(publisher.change(1, (C,))))
         await turns()
-        for each in changes:
-            each.cancel()
+        for change in changes:
+            change.cancel()
         await asyncio.wait(changes)
         finished = asyncio.create_task(publisher.finish())
         await turns()

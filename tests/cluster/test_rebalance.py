@@ -30,7 +30,7 @@ IMPATIENT = Limits(patience_seconds=3.0)
 
 
 def owned(*nodes):
-    return [sum(state.name == "ACTIVE" for state in vbuckets(each.port).values()) for each in nodes]
+    return [sum(state.name == "ACTIVE" for state in vbuckets(node.port).values()) for node in nodes]
 
 
 def test_from_one_node_to_three_and_back_while_an_application_writes():
@@ -462,7 +462,7 @@ def test_an_owner_that_dies_while_a_copy_is_dropped_is_failed_over_without_a_que
     assert known.copies(0) == (A, B, C) and known.needed == {}
     left = survey(known, A=view(A, "", known, error="refused"), C=view(C, "r", known, seqnos=[40]))
     plan = plan_failover(left, [A], {})
-    assert [(each.chosen, each.losses) for each in plan.promotions] == [(C, {})]
+    assert [(promotion.chosen, promotion.losses) for promotion in plan.promotions] == [(C, {})]
 
 
 class Heard(FakeMembers):
@@ -501,8 +501,8 @@ async def asked_together(members, found, *others):
 
 
 async def give_up(tasks):
-    for each in tasks:
-        each.cancel()
+    for task in tasks:
+        task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -606,7 +606,7 @@ def test_a_further_replica_is_not_promoted_before_it_has_received_what_all_other
     async def send(wanted, *, first=(), also=(), instead=NO_OTHERS):
         members.sent.append(wanted)
         if len(wanted.copies(0)) == 3 and not refused:
-            new = next(each for each in others if each.address == wanted.copies(0)[2])
+            new = next(other for other in others if other.address == wanted.copies(0)[2])
             gone = {name: view(node, "", wanted, error="refused") for name, node in (("A", A), ("B", B))}
             empty = {"CDE"[others.index(new)]: view(new.address, "r", wanted, seqnos=[0])}
             with pytest.raises(ClusterError, match="has vbucket 0 up to seqno 0, and durable writes up to 8"):

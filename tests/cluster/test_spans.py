@@ -20,8 +20,8 @@ def test_a_rebalance_is_a_span_with_its_plan_and_a_span_for_each_vbucket():
     assert told(whole) == {"moves": VBUCKETS}
     assert told(seen.named("rebalance.plan")[0]) == {"moves": VBUCKETS, "servers": 2}
     moves = seen.named("rebalance.move")
-    assert {told(each)["vbucket"] for each in moves} == set(range(VBUCKETS))
-    handed = [each for each in moves if told(each)["source"] != told(each)["target"]]
+    assert {told(move)["vbucket"] for move in moves} == set(range(VBUCKETS))
+    handed = [move for move in moves if told(move)["source"] != told(move)["target"]]
     assert len(handed) == VBUCKETS // 2
     for each in handed:
         steps = ["rebalance.join", "move.copy", "move.take_over", "move.map", "rebalance.narrow"]

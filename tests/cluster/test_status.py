@@ -157,5 +157,6 @@ def test_a_node_that_was_asked_and_is_no_member_is_told():
 def test_an_old_copy_of_what_no_member_has_is_named_with_its_seqno():
     found = status(survey(LEVEL, A=". . r", B=". A .", D=view(D, "d d .", LEVEL, seqnos=[7, 7])))
     assert any(
-        f"{D}, which left the cluster, has an old copy of vbucket 0, vbucket 0 up to" in each for each in found.problems
+        f"{D}, which left the cluster, has an old copy of vbucket 0, vbucket 0 up to" in problem
+        for problem in found.problems
     )

@@ -73,7 +73,7 @@ MOVER_STEPS = [
 )
 def test_the_mover_is_killed_at_a_step_and_the_same_is_typed_again(pair, place):
     with Case(pair) as case:
-        ends = [str(each.address) for each in pair.endpoints()]
+        ends = [str(endpoint.address) for endpoint in pair.endpoints()]
         typed = ["move", "--from", ends[0], "--to", ends[1], "--takeover", "--vbuckets", str(case.vb)]
         assert command(*typed, failpoints=f"{place}=kill")[0] == -9
         if place in TYPED_AGAIN:

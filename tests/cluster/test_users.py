@@ -94,7 +94,7 @@ def named(node: Node) -> set[str]:
 
 
 def comes_in(nodes: list[Node], name: str, password: str) -> list[bool]:
-    return [login(each, name, password) == 0 for each in nodes]
+    return [login(node, name, password) == 0 for node in nodes]
 
 
 def test_a_user_who_is_added_at_one_node_is_known_at_all_when_that_is_answered(nodes: list[Node]) -> None:
@@ -102,7 +102,7 @@ def test_a_user_who_is_added_at_one_node_is_known_at_all_when_that_is_answered(n
     assert set(spread.nodes) == set(at(*nodes)) and spread.away == {}
     assert comes_in(nodes, "ann", "an-n") == [True] * 3
     assert comes_in(nodes, "ann", "other") == [False] * 3
-    assert all(b"an-n" not in (each.data / "USERS").read_bytes() for each in nodes)
+    assert all(b"an-n" not in (node.data / "USERS").read_bytes() for node in nodes)
     change(nodes[2], with_user("ann", "other"))
     assert comes_in(nodes, "ann", "other") == [True] * 3
 
@@ -114,7 +114,7 @@ def test_a_change_in_the_folder_of_one_member_is_heard_of_by_the_others(nodes: l
         with UsersFile(nodes[1].data).editing() as accounts:
             del accounts["bob"]
             accounts["carl"] = Account.create("c4rl", read_grants("write"))
-        until(lambda: all("carl" in named(each) and "bob" not in named(each) for each in nodes), "all have heard of it")
+        until(lambda: all("carl" in named(node) and "bob" not in named(node) for node in nodes), "all have heard of it")
         until(lambda: comes_in(nodes, "carl", "c4rl") == [True] * 3, "who was added comes in")
         assert line.file.read(1) == b"", "who was removed is cut off"
     assert comes_in(nodes, "bob", "b0b") == [False] * 3
@@ -129,7 +129,7 @@ def test_a_member_that_was_away_learns_of_all_when_it_is_back_and_brings_nobody_
     nodes[2].start()
     until(lambda: "emil" in named(nodes[2]) and "dora" not in named(nodes[2]), "it has heard of both")
     until(lambda: login(nodes[2], "emil", "3mil") == 0, "who was added comes in")
-    until(lambda: len({(each.data / "USERS").read_bytes() for each in nodes}) == 1, "all files are the same")
+    until(lambda: len({(node.data / "USERS").read_bytes() for node in nodes}) == 1, "all files are the same")
     assert comes_in(nodes, "dora", "d0ra") == [False] * 3
 
 

@@ -129,14 +129,14 @@ EMPTY = 3
 
 def served() -> list[type[Request]]:
     """The declared requests of clients that the node answers by itself, one after the other."""
-    declared = (each for family in FAMILIES for each in messages(family) if issubclass(each, Request))
+    declared = (message for family in FAMILIES for message in messages(family) if issubclass(message, Request))
     return [each for each in declared if each.layout.magic == Magic.CLIENT_REQUEST and not each.layout.refused]
 
 
 def sample(request_type: type[Request]) -> Request:
     """The least that can be asked so."""
     layout = request_type.layout
-    given: dict[str, Any] = {each.name: _least(each) for each in layout.fields if not each.optional}
+    given: dict[str, Any] = {field.name: _least(field) for field in layout.fields if not field.optional}
     if layout.key is REQUIRED:
         given["key"] = KEYS.get(request_type, b"key")
     if layout.value is REQUIRED:

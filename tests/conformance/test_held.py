@@ -115,7 +115,7 @@ def test_every_statement_has_its_line(page: str) -> None:
     for statement in statements(OF[page]):
         words = said.get(statement.section, [])
         if statement.heads:
-            table_is_covered = any(each in statement.text for each in words)
+            table_is_covered = any(word in statement.text for word in words)
         if not is_covered(statement, words, table_is_covered):
             left.append(f"{OF[page]}.md {statement.section}: {statement.text}")
     assert left == []
@@ -123,7 +123,7 @@ def test_every_statement_has_its_line(page: str) -> None:
 
 @pytest.mark.parametrize("page", OF)
 def test_every_section_has_a_line(page: str) -> None:
-    assert {each.section for each in statements(OF[page])} == {line.section for line in lines(page)}
+    assert {statement.section for statement in statements(OF[page])} == {line.section for line in lines(page)}
 
 
 @pytest.mark.parametrize("page", OF)
@@ -148,7 +148,7 @@ def test_every_name_is_given_once_and_tells_its_section() -> None:
 
 
 def test_an_erratum_that_a_line_names_stands_in_the_list() -> None:
-    listed = {each.text.split(" / ")[0] for each in statements("README") if each.is_row}
+    listed = {statement.text.split(" / ")[0] for statement in statements("README") if statement.is_row}
     named = {name for line in EVERY_LINE for found in _ERRATUM.findall(line.remark) for name in found.split(", ")}
     assert named and named <= listed
 

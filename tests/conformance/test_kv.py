@@ -215,7 +215,9 @@ def test_the_map_that_a_node_makes_names_the_address_that_it_was_asked_at(line: 
 
 def test_the_error_map_says_of_each_status_what_the_specification_does(line: Line) -> None:
     told = json.loads(ask(line, Opcode.GET_ERROR_MAP, value=b"\0\2").value)["errors"]
-    rows = [each.text.split(" / ") for each in statements("kv") if each.section == "1.5" and each.is_row]
+    rows = [
+        statement.text.split(" / ") for statement in statements("kv") if statement.section == "1.5" and statement.is_row
+    ]
     codes = {code.rstrip("*"): attributes for codes, attributes in rows for code in expanded(codes)}
     for code, attributes in codes.items():
         expected = set(attributes.partition(" (")[0].split(", ")) | ({"internal"} if code == "5" else set())

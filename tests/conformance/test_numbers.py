@@ -40,7 +40,11 @@ def plain(name: str) -> str:
 
 def rows(page: str, section: str, first_cell: str) -> list[list[str]]:
     """Return the cells of those rows of a section whose first cell matches the pattern."""
-    found = [each.text.split(" / ") for each in statements(page) if each.section == section and each.is_row]
+    found = [
+        statement.text.split(" / ")
+        for statement in statements(page)
+        if statement.section == section and statement.is_row
+    ]
     return [cells for cells in found if re.fullmatch(first_cell, cells[0])]
 
 
@@ -60,8 +64,8 @@ def test_the_retired_opcodes_are_those_of_the_specification() -> None:
 
 
 def test_every_quiet_form_is_declared_with_the_loud_one_that_is_told_beside_it() -> None:
-    layouts = [each.layout for module in (admin, bootstrap, documents, meta) for each in messages(module)]
-    declared = {each.quiet: each.opcode for each in layouts if each.quiet != NO_OPCODE}
+    layouts = [message.layout for module in (admin, bootstrap, documents, meta) for message in messages(module)]
+    declared = {layout.quiet: layout.opcode for layout in layouts if layout.quiet != NO_OPCODE}
     assert quiet_forms() == declared
 
 
@@ -117,7 +121,7 @@ def test_each_code_of_opaque_is_that_of_the_specification() -> None:
 
 
 def test_each_option_of_with_meta_is_that_of_the_specification() -> None:
-    (said,) = (each.text for each in statements("kv") if each.text.startswith("Options: 01 FORCE"))
+    (said,) = (statement.text for statement in statements("kv") if statement.text.startswith("Options: 01 FORCE"))
     assert dict(re.findall(r"(\d\d) ([A-Z_]+)", said)) == {f"{int(each):02x}": each.name for each in MetaOption}
 
 
@@ -140,7 +144,7 @@ def test_a_vector_of_the_table_is_the_one_of_the_file(cells: list[str]) -> None:
 
 
 def test_every_vector_of_the_file_stands_in_the_table() -> None:
-    assert [cells[0] for cells in rows("failover", "2.1", r"F\d\d")] == [each["id"] for each in VECTORS]
+    assert [cells[0] for cells in rows("failover", "2.1", r"F\d\d")] == [vector["id"] for vector in VECTORS]
 
 
 @pytest.mark.parametrize(
@@ -175,6 +179,6 @@ def test_every_vector_of_the_file_stands_in_the_table() -> None:
     ],
 )
 def test_a_time_or_a_limit_is_that_of_the_specification(page: str, section: str, said: str, quantity: float) -> None:
-    texts = [each.text for each in statements(page) if each.section == section]
+    texts = [statement.text for statement in statements(page) if statement.section == section]
     told = [float(found[1]) for text in texts for found in re.finditer(said, text)]
     assert told == [pytest.approx(quantity)]

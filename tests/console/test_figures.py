@@ -20,7 +20,7 @@ def survey(*views: NodeView) -> Survey:
 def test_a_vbucket_that_is_as_the_map_says_is_no_trouble() -> None:
     row = figures.vbucket_row(survey(view(ONE, {0: A}, {0: 7}), view(TWO, {0: R}, {0: 5}), view(THREE, {})), 0)
     assert (row.owner, row.replicas, row.seqno, row.items, row.behind, row.trouble) == (ONE, (TWO,), 7, 7, 2, "")
-    assert [each.address for each in row.copies] == [ONE, TWO]
+    assert [copy.address for copy in row.copies] == [ONE, TWO]
 
 
 def test_what_a_silent_node_has_is_not_known_and_not_nothing() -> None:

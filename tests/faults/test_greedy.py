@@ -153,7 +153,7 @@ def large() -> Iterator[Node]:
     with testing.node(vbuckets=1024, loop_watch_ms=2) as running:
         with Client(running.port) as client:
             writes = (Frame(0x80, Opcode.SETQ, b"key-%d" % n, bytes(8), b"v") for n in range(100_000))
-            client.send(b"".join(each.encode() for each in writes))
+            client.send(b"".join(write.encode() for write in writes))
             assert client.ask(Opcode.NOOP).status == 0
         yield running
 
@@ -210,11 +210,11 @@ def test_ten_thousand_pipelined_requests_of_the_plain_path_hold_nobody_up(large:
 def test_a_crowd_of_busy_guests_shares_each_turn_of_the_loop() -> None:
     with testing.node(vbuckets=64, loop_watch_ms=2) as node, Watch(node) as watch, ExitStack() as stack:
         guests = [stack.enter_context(Client(node.port)) for _ in range(60)]
-        for each in guests:
-            each.send(Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 10)
-            each.send(Frame(0x80, Opcode.GET_META, b"key-1").encode() * 500)
-        for each in guests:
-            while (answer := each.read()) is not None and answer.opcode == Opcode.STAT:
+        for guest in guests:
+            guest.send(Frame(0x80, Opcode.STAT, b"vbucket-details").encode() * 10)
+            guest.send(Frame(0x80, Opcode.GET_META, b"key-1").encode() * 500)
+        for guest in guests:
+            while (answer := guest.read()) is not None and answer.opcode == Opcode.STAT:
                 pass
     assert watch.saw_turns()
 

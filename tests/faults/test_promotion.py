@@ -31,7 +31,7 @@ def three(**second: int) -> Iterator[tuple[Node, Node, Node]]:
     """An owner of one vbucket and its two replicas."""
     with ExitStack() as stack:
         options = ({}, second, {})
-        nodes = [stack.enter_context(testing.node(vbuckets=1, vbucket_state="none", **each)) for each in options]
+        nodes = [stack.enter_context(testing.node(vbuckets=1, vbucket_state="none", **option)) for option in options]
 
         async def founded() -> None:
             async with Members("default") as members:

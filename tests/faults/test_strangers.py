@@ -103,7 +103,7 @@ def test_who_does_not_log_in_in_time_is_let_go_and_makes_room(users: Path) -> No
         while talking:
             talking = [each for each in talking if is_sent(each, NOOP)]
             time.sleep(0.1)
-        assert all(is_over(each) for each in strangers)
+        assert all(is_over(stranger) for stranger in strangers)
         assert ann.ask(Opcode.NOOP).status == 0
         until(lambda: "did not log in" in node.log, "it is told")
         until(lambda: is_let_in(node), "there is room")

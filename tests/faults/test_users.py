@@ -86,8 +86,8 @@ def test_programs_that_go_on_with_the_password_of_yesterday_keep_nobody_out(node
                 refused.append(error)
 
     programs = [threading.Thread(target=each, daemon=True) for each in (*[scrape] * 10, *[job] * 4)]
-    for each in programs:
-        each.start()
+    for program in programs:
+        program.start()
     try:
         until(lambda: len(refused) > 8, "the address is known for wrong logins")
         for _ in range(5):
@@ -95,8 +95,8 @@ def test_programs_that_go_on_with_the_password_of_yesterday_keep_nobody_out(node
                 bucket.set(b"k", b"v")
     finally:
         over.set()
-        for each in programs:
-            each.join()
+        for program in programs:
+            program.join()
     assert "login refused: wrong name or password (user 'root')" in node.log
 
 
@@ -109,7 +109,7 @@ def test_a_user_that_is_added_comes_in_without_a_restart_and_its_password_is_now
     assert not lets_in(node, "ann", "wrong")
     files = [each for each in node.data.rglob("*") if each.is_file()]
     assert node.data / "USERS" in files
-    assert not any(PASSWORD.encode() in each.read_bytes() for each in files) and PASSWORD not in node.log
+    assert not any(PASSWORD.encode() in file.read_bytes() for file in files) and PASSWORD not in node.log
     assert (node.data / "USERS").stat().st_mode & 0o077 == 0
 
 

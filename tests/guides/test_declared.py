@@ -83,7 +83,7 @@ def test_a_command_of_a_page_is_one_that_the_command_line_takes(block: Block, co
     from_file = words[0] == "--config"  # which may say whatever the line does not
     words = words[2:] if from_file else words
     if words[0].startswith("--"):
-        assert words[0] in {option for each in group.params for option in each.opts}, f"{block}: {command}"
+        assert words[0] in {option for param in group.params for option in param.opts}, f"{block}: {command}"
         return
     if words[0] == "gone":
         return  # of the package that this page makes: tests/cli/test_guests.py installs it and types these lines
@@ -93,7 +93,7 @@ def test_a_command_of_a_page_is_one_that_the_command_line_takes(block: Block, co
         assert name in group.commands, f"{block}: {command}"
         group = group.commands[name]
     if from_file or group.name == "serve":  # which has a parser of its own, that is faster
-        known = {option for each in group.params for option in each.opts}
+        known = {option for param in group.params for option in param.opts}
         assert {word for word in words if word.startswith("--")} <= known, f"{block}: {command}"
         return
     group.make_context(group.name, words, parent=context)

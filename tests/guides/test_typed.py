@@ -302,7 +302,7 @@ def test_the_guide_of_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             for block in (quarantine, collections):
                 first, *others = block.commands()
                 terminal.type(first.removesuffix(" --once") + " --once")
-                assert all(terminal.type(each) for each in others)
+                assert all(terminal.type(other) for other in others)
             monkeypatch.chdir(tmp_path)
             *repairs, again = broken.commands()
             for each in (*care.commands(), *repairs):

@@ -99,7 +99,7 @@ def follow_histories(program: Callable[[int], Sequence[str]], folder: Path) -> i
                 write(number, plain)
             client.follow_until(lambda: client.counts["mutation"] >= keys * (rounds + 4))
             versions = [(key, value) for history in client.histories.values() for _, _, key, value in history]
-            made = {each for each in client.lines if each.startswith("collection ")}
+            made = {line for line in client.lines if line.startswith("collection ")}
         expected = {kept: range(rounds), plain: range(rounds - 2, rounds + 2)}
         assert sorted(versions) == sorted(
             (named(collection, f"document-{n}"), b"%d" % number)

@@ -276,7 +276,7 @@ def test_scopes_and_collections_are_made_used_listed_and_dropped() -> None:
         manager.create_collection("inventory", "fruit")
         manager.create_collection("inventory", "short", CreateCollectionSettings(max_expiry=timedelta(hours=1)))
         listed = {scope.name: scope for scope in manager.get_all_scopes()}
-        assert sorted(each.name for each in listed["inventory"].collections) == ["fruit", "short"]
+        assert sorted(collection.name for collection in listed["inventory"].collections) == ["fruit", "short"]
         fruit, default = bucket.scope("inventory").collection("fruit"), bucket.default_collection()
         fruit.upsert("apple", {"of": "fruit"})
         default.upsert("apple", {"of": "default"})

@@ -244,10 +244,10 @@ def test_a_batch_that_was_looked_up_before_rows_had_ids_is_written_anew(tmp_path
 def test_a_commit_that_lost_the_race_gives_out_other_ids(tmp_path: Path) -> None:
     table, other = begun(Table(tmp_path)), Table(tmp_path)
     ones, twos = table.write(stored("v", 1), fresh=[0]), other.write([("z", 1, 1, "v")], fresh=[1])
-    assert table.log.commit([{"add": each} for each in ones.files], "MIRROR")
-    assert not other.log.commit([{"add": each} for each in twos.files], "MIRROR")
+    assert table.log.commit([{"add": file} for file in ones.files], "MIRROR")
+    assert not other.log.commit([{"add": file} for file in twos.files], "MIRROR")
     other.log.refresh()
-    assert other.log.commit([{"add": each} for each in twos.files], "MIRROR")
+    assert other.log.commit([{"add": file} for file in twos.files], "MIRROR")
     assert only_ids(tmp_path) == {key: n for n, key in enumerate(KEYS)} | {"z": len(KEYS)}
 
 
@@ -334,12 +334,12 @@ def drop_feature(table: Table) -> None:
     features = [each for each in state.protocol["writerFeatures"] if each != FEATURE]
     properties = {each: text for each, text in state.properties.items() if "owTracking" not in each}
     given = ("baseRowId", "defaultRowCommitVersion")
-    files = [{name: value for name, value in each.add.items() if name not in given} for each in state.files.values()]
+    files = [{name: value for name, value in file.add.items() if name not in given} for file in state.files.values()]
     actions: list[Any] = [
         {"protocol": state.protocol | {"writerFeatures": features}},
         {"metaData": state.metadata | {"configuration": properties}},
         {"domainMetadata": {"domain": MARK, "configuration": "{}", "removed": True}},
-        *({"add": each | {"dataChange": False}} for each in files),
+        *({"add": file | {"dataChange": False}} for file in files),
     ]
     assert table.log.commit(actions, "DROP FEATURE")
 
@@ -394,7 +394,9 @@ def test_a_row_is_as_old_as_its_version_after_the_folder_was_moved(tmp_path: Pat
         table.take(*stored(name, 100, KEYS[:3]))
     expected = {key: (number, version + 1) for key, (number, version) in row_ids(tmp_path / "c").items()}
     assert by_readers(tmp_path / "c") == expected
-    numbers = [each.sequence_number for each in StaticTable.from_metadata(iceberg_of(tmp_path / "c")).snapshots()]
+    numbers = [
+        snapshot.sequence_number for snapshot in StaticTable.from_metadata(iceberg_of(tmp_path / "c")).snapshots()
+    ]
     assert numbers == sorted({*numbers}) and numbers[-1] == table.log.state.version + 1
 
 
@@ -418,7 +420,7 @@ def test_no_file_gets_an_id_while_the_feature_is_being_dropped(tmp_path: Path) -
     table.take(*stored("v", 1), fresh=[0])
     give(table, enabled="false", suspended="true")
     table.take(*stored("w", 100, KEYS[:4]))
-    assert [each.first_row is None for each in table.log.state.files.values()].count(True) == 1
+    assert [file.first_row is None for file in table.log.state.files.values()].count(True) == 1
     begun(table)
     assert table.log.state.properties[SUSPENDED] == "false" and table.log.state.gives_row_ids
 

@@ -43,7 +43,7 @@ def test_a_column_with_any_character_is_called_the_same_by_readers(tmp_path: Pat
     names = ["\U00020bb7", "\U0001f600", "\U0010ffff", "é", "日", "\ufffe"]
     described = [*fields(), *(delta_field(name, "long") for name in names)]
     assert TableLog(TableStore(tmp_path)).commit(creation(described, {}, "b"), "CREATE TABLE")
-    assert [each.name for each in deltalake.DeltaTable(tmp_path).schema().fields][-len(names) :] == names
+    assert [field.name for field in deltalake.DeltaTable(tmp_path).schema().fields][-len(names) :] == names
 
 
 def test_who_slept_until_the_commits_after_his_were_removed_makes_none_of_their_numbers(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def test_duckdb_sees_no_row_that_is_dead(keeps_ids: bool, duck: Any, tmp_path: P
 
 
 def test_duckdb_takes_the_guides_query_of_a_variant(duck: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (asked,) = (each.text for each in blocks("docs/howto/mirror.md") if each.text.startswith("SELECT key, document."))
+    (asked,) = (
+        block.text for block in blocks("docs/howto/mirror.md") if block.text.startswith("SELECT key, document.")
+    )
     monkeypatch.chdir(tmp_path)
     with testing.node(vbuckets=4) as node:
         with node.client() as bucket:

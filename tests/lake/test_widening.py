@@ -162,4 +162,4 @@ def test_a_table_that_was_widened_to_a_double_is_not_published(tmp_path: Path) -
     assert log.commit([{"metaData": log.state.metadata | {"schemaString": schema_string(then)}}], "ADD COLUMNS")
     with pytest.raises(UnsupportedTable, match="n: double, widened from integer"):
         entry.check_columns(log.store.root, log.refresh().fields)
-    entry.check_columns(log.store.root, [each for each in log.state.fields if each["name"] != "n"])
+    entry.check_columns(log.store.root, [field for field in log.state.fields if field["name"] != "n"])

@@ -12,10 +12,10 @@ from headwater.node.config import OPTIONS, NodeConfig, config_from, parse_argume
 def test_every_setting_but_the_users_is_an_option_with_its_default() -> None:
     defaults = NodeConfig()
     options = {option.field: option for option in OPTIONS}
-    for each in fields(NodeConfig):
-        if each.name not in ("users", "group_secret"):
-            option = options.pop(each.name)
-            assert option.kind(getattr(defaults, each.name)) == option.default and option.about
+    for field in fields(NodeConfig):
+        if field.name not in ("users", "group_secret"):
+            option = options.pop(field.name)
+            assert option.kind(getattr(defaults, field.name)) == option.default and option.about
     assert set(options) == {"config", "user", "password_file", "users_file", "cluster_secret_file"}
 
 

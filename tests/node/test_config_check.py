@@ -63,7 +63,9 @@ def test_tables_of_commands_are_none_of_the_nodes_business() -> None:
 def test_each_setting_says_where_it_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("# ours\nvbuckets = 64\nport = 7\n")
-    found = {each.option.name: (each.value, each.origin) for each in settings(file, {"HEADWATER_PORT": "8"})}
+    found = {
+        setting.option.name: (setting.value, setting.origin) for setting in settings(file, {"HEADWATER_PORT": "8"})
+    }
     assert found["vbuckets"] == (64, f"{file}:2")
     assert found["port"] == (8, "HEADWATER_PORT")
     assert found["bucket"] == ("default", "default")

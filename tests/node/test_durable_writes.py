@@ -92,7 +92,7 @@ def three(
 ) -> bytes:
     """A map of this node (if it is in), the replica that tests play, and one that does not exist."""
     servers = [f"127.0.0.1:{node.port}", REPLICA, OTHER][0 if is_in else 1 :]
-    extended = [{"services": {"kv": int(each.split(":")[1])}, "hostname": each.split(":")[0]} for each in servers]
+    extended = [{"services": {"kv": int(server.split(":")[1])}, "hostname": server.split(":")[0]} for server in servers]
     if is_in:
         extended[0]["thisNode"] = True  # type: ignore[assignment]
     return json.dumps(
@@ -102,7 +102,7 @@ def three(
             "name": "default",
             "nodeLocator": "vbucket",
             "uuid": "0" * 32,
-            "nodes": [{"hostname": each, "ports": {"direct": int(each.split(":")[1])}} for each in servers],
+            "nodes": [{"hostname": server, "ports": {"direct": int(server.split(":")[1])}} for server in servers],
             "nodesExt": extended,
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
@@ -263,7 +263,7 @@ def test_a_lock_stands_until_the_write_with_its_token_is_committed(owner: Node, 
         assert other.ask(Opcode.DELETE, key=b"k", cas=before.cas).status == Status.LOCKED
         replica.asks(flags=0)
         writer.begin(opcode, b"k", extras=extras, value=value, cas=token)
-        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         assert other.ask(Opcode.GET, key=b"k").cas == CAS_OF_LOCKED, "until then the document is as it was"
         replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
         answer = writer.read()
@@ -297,7 +297,7 @@ def test_only_the_nodes_of_the_chain_count(owner: Node, name: str) -> None:
     with Writer(owner.port) as writer, Replica(owner.port, name) as stranger:
         stranger.asks(flags=0)
         writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v", timeout_ms=1000)
-        prepare = next(each for each in stranger.messages() if each.opcode == Opcode.DCP_PREPARE)
+        prepare = next(message for message in stranger.messages() if message.opcode == Opcode.DCP_PREPARE)
         stranger.acknowledge(ENDLESS >> 1, prepare.opaque)
         answer = writer.read()
         assert answer is not None and answer.status == Status.SYNC_WRITE_AMBIGUOUS
@@ -378,7 +378,7 @@ def die_with_a_prepare(owner: Node) -> None:
     with Writer(owner.port) as writer, Replica(owner.port) as replica:
         replica.asks(flags=0)
         writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         owner.kill()
     owner.restart()
     take(owner, three(owner, rev=2))  # which opens the fence
@@ -391,9 +391,9 @@ def test_a_prepare_that_was_in_flight_when_the_owner_died_is_settled_when_it_is_
         plain = writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"plain")
         assert plain.status == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
         replica.asks(flags=0)
-        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        next(message for message in replica.messages() if message.opcode == Opcode.DCP_COMMIT)
         assert writer.got(b"k") == b"v"
 
 
@@ -406,9 +406,9 @@ def test_seqnos_for_readers_wait_for_what_is_being_settled(owner: Node) -> None:
         assert other.ask(Opcode.GET_ALL_VB_SEQNOS).status == 0, "of all copies, for operators"
         reader.send(Frame(0x80, Opcode.GET_ALL_VB_SEQNOS, extras=State.ACTIVE.to_bytes(4)).encode())
         replica.asks(flags=0)
-        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
-        commit = next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        commit = next(message for message in replica.messages() if message.opcode == Opcode.DCP_COMMIT)
         seqnos = dict(GetAllVbSeqnosResponse.decode(reader.read()).seqnos)
         assert seqnos[0] == dcp.Commit.decode(commit).commit_seqno
 
@@ -422,11 +422,11 @@ def test_a_stream_to_the_latest_waits_for_what_is_being_settled(owner: Node, fla
         refused = reader.asks(flags=int(flags))
         assert (refused.status, b"being settled" in refused.value) == (Status.ETMPFAIL, True)
         replica.asks(flags=0)
-        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+        next(message for message in replica.messages() if message.opcode == Opcode.DCP_COMMIT)
         assert reader.asks(flags=int(flags)).status == 0
-        assert [each.key for each in reader.messages() if each.opcode == Opcode.DCP_MUTATION] == [b"k"]
+        assert [message.key for message in reader.messages() if message.opcode == Opcode.DCP_MUTATION] == [b"k"]
 
 
 def test_a_tap_dump_waits_for_what_is_being_settled(owner: Node) -> None:
@@ -435,7 +435,7 @@ def test_a_tap_dump_waits_for_what_is_being_settled(owner: Node) -> None:
     def dumped(client: Client, options: TapOptions) -> list[bytes]:
         client.send(options.encode())
         frames = [each for each in iter(client.read, None) if each.opcode == Opcode.TAP_MUTATION]
-        return [tap.Mutation.decode(each).key for each in frames]
+        return [tap.Mutation.decode(frame).key for frame in frames]
 
     die_with_a_prepare(owner)
     with Client(owner.port) as reader, Client(owner.port) as other, Client(owner.port) as later:
@@ -448,9 +448,9 @@ def test_a_tap_dump_waits_for_what_is_being_settled(owner: Node) -> None:
         assert dumped(other, TapOptions(name=b"", vbuckets=(1,), dump=True)) == [b"settled"]
         with Replica(owner.port) as replica:
             replica.asks(flags=0)
-            prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+            prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
             replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
-            next(each for each in replica.messages() if each.opcode == Opcode.DCP_COMMIT)
+            next(message for message in replica.messages() if message.opcode == Opcode.DCP_COMMIT)
         assert sorted(dumped(later, TapOptions(name=b"", dump=True))) == [b"k", b"settled"]
 
 
@@ -468,7 +468,7 @@ def test_who_owns_the_vbucket_no_more_by_a_map_commits_nothing_that_waits(chain:
         with Writer(node.port) as writer, Replica(node.port) as replica:
             replica.asks(flags=0)
             writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
-            prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+            prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
             replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)  # counts by the next map only
             assert replica.request(dcp.GetFailoverLog(vbucket=0)).status == 0  # the acknowledgement has arrived
             take(node, three(node, replicas=1, chain=chain, rev=2, is_in=is_in))
@@ -497,7 +497,7 @@ def test_a_write_of_before_waits_for_the_copies_that_are_left_and_no_others(
     with Writer(owner.port) as writer, Replica(owner.port) as replica:
         replica.asks(flags=0)
         writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"v")
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         owner.kill()
     owner.restart()
     take(owner, three(owner, chain=chain, rev=2))
@@ -522,7 +522,7 @@ def test_no_list_and_no_scan_shows_what_was_before_a_write_that_a_client_may_hav
         assert writer.ask(Opcode.SET, key=b"k", extras=bytes(8), value=b"before").status == 0
         replica.asks(flags=0)
         writer.begin(Opcode.SET, b"k", extras=bytes(8), value=b"after")
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         owner.kill()
     owner.restart()
     take(owner, three(owner, chain=(0, 2), rev=2))
@@ -714,11 +714,11 @@ def test_a_stream_from_the_beginning_has_documents_for_what_is_over_and_prepares
     with Writer(owner.port) as writer, Replica(owner.port) as replica:
         replica.asks(flags=0)
         writer.begin(Opcode.SET, b"done", extras=bytes(8), value=b"v")
-        prepare = next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        prepare = next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         replica.acknowledge(dcp.Prepare.decode(prepare).by_seqno, prepare.opaque)
         assert writer.read() is not None
         writer.begin(Opcode.SET, b"open", extras=bytes(8), value=b"v")
-        next(each for each in replica.messages() if each.opcode == Opcode.DCP_PREPARE)
+        next(message for message in replica.messages() if message.opcode == Opcode.DCP_PREPARE)
         with Replica(owner.port, OTHER) as second:
             second.asks(flags=0)
             first = next(second.messages())

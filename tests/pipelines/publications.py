@@ -41,22 +41,22 @@ class Topic:
 
     def events(self) -> list[dict[str, Any]]:
         """The envelopes, each partition in its order."""
-        return [json.loads(each.value()) for each in self.messages() if each.value() is not None]
+        return [json.loads(message.value()) for message in self.messages() if message.value() is not None]
 
     def held(self) -> dict[bytes, Any]:
         """The documents that a reader of the topic has at its end; each deletion comes with its tombstone."""
         held: dict[bytes, Any] = {}
-        for each in self.messages():
-            value = None if each.value() is None else json.loads(each.value())
+        for message in self.messages():
+            value = None if message.value() is None else json.loads(message.value())
             if value is None:
-                assert each.key() not in held or self.format != "debezium"
-                held.pop(each.key(), None)
+                assert message.key() not in held or self.format != "debezium"
+                held.pop(message.key(), None)
             elif self.format != "debezium":
-                held[each.key()] = value
+                held[message.key()] = value
             elif value["op"] == "d":
-                held.pop(each.key(), None)
+                held.pop(message.key(), None)
             else:
-                held[each.key()] = value["after"]
+                held[message.key()] = value["after"]
         return held
 
     def twice(self) -> list[Any]:
@@ -64,15 +64,15 @@ class Topic:
         names = self.headers
         places = Counter(
             (told[names.vbucket], told[names.vb_uuid], told[names.seqno], told[names.op], what)
-            for each in self.messages()
-            if names.rollback not in (told := dict(each.headers()))
-            for what in [each.value() is None]
+            for message in self.messages()
+            if names.rollback not in (told := dict(message.headers()))
+            for what in [message.value() is None]
         )
         return [place for place, times in places.items() if times > 1]
 
     def undone(self) -> list[Any]:
         """Messages that undo something, tombstones behind another event left out."""
-        marked = [each for each in self.messages() if self.headers.rollback in dict(each.headers())]
+        marked = [message for message in self.messages() if self.headers.rollback in dict(message.headers())]
         return [each for each in marked if each.value() is not None or self.format != "debezium"]
 
     def make(self, **settings: str) -> None:

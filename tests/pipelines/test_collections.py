@@ -191,7 +191,7 @@ def test_a_kept_table_whose_collection_is_not_shown_any_more_is_reported(
         monkeypatch.setattr(SourceNodes, "observe", lambda nodes, idle=False: {})
         follow(bucket, tmp_path, reading=options, scope="shop", progress=lambda done: problems.append(done.problem))
         assert held(tmp_path, "shop.a") == all_of("a")
-        (told,) = {each for each in problems if each}
+        (told,) = {problem for problem in problems if problem}
         assert " is not known to be dropped" in told and "the tables of shop.a, shop.b stand still" in told
 
 

@@ -467,7 +467,7 @@ def test_a_vbucket_that_no_task_could_read_is_read_anew_though_its_history_is_th
     found.documents.clear()
     found.versions.clear()
     assert end["completeUntil"]
-    sink.commit(before.digest, end, [replace(each, unread=[0, 1, 2, 3]) for each in answers])
+    sink.commit(before.digest, end, [replace(answer, unread=[0, 1, 2, 3]) for answer in answers])
     assert "completeUntil" not in sink.refresh().end, "it says no time of changes that it did not read"
     sink.close()
     assert go(bucket, tmp_path, server=where).rollbacks == 4

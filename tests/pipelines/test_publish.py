@@ -132,7 +132,7 @@ def test_the_value_that_holds_again_is_marked_as_undoing_something(bucket: Node,
     assert Counter(event["op"] for event in undone) == {"u": 30, "d": 10}
     assert {event["after"] for event in undone if event["op"] == "u"} == {"kept"}
     headers = [dict(each.headers()) for each in topic.messages()]
-    assert sum("headwater.rollback" in each for each in headers) == 50  # ten of them are tombstones
+    assert sum("headwater.rollback" in header for header in headers) == 50  # ten of them are tombstones
     assert go(bucket, topic).undone == 0
 
 
@@ -242,7 +242,7 @@ def allow(topic: Topic, *operations: str) -> None:
     every = admin.AclBindingFilter(*place, None, None, admin.AclOperation.ANY, admin.AclPermissionType.ANY)
     for each in client.delete_acls([every]).values():
         each.result(30)
-    allowed = [(each, "User:*") for each in operations] or [("READ", "User:nobody")]
+    allowed = [(operation, "User:*") for operation in operations] or [("READ", "User:nobody")]
     bindings = [
         admin.AclBinding(*place, user, "*", admin.AclOperation[each], admin.AclPermissionType.ALLOW)
         for each, user in allowed
@@ -789,8 +789,8 @@ def test_of_two_processes_whose_id_the_broker_dropped_the_one_that_others_overto
     time.sleep(4.0)  # the broker's clock
     with pytest.raises(PublishRefused, match="another process publishes under the name"):
         commit(sinks[0])
-    for each in sinks:
-        each.close()
+    for sink in sinks:
+        sink.close()
 
 
 def test_rights_that_are_taken_meanwhile_are_named_and_the_publication_goes_on_when_they_are_back(

@@ -30,7 +30,7 @@ def reader(url: str, place: Path) -> SinkStreamReader:
 
 def answers(made: SinkStreamReader, partitions: Any) -> list[dict[str, Any]]:
     again = pickle.loads(pickle.dumps(made))
-    found = [again.read(pickle.loads(pickle.dumps(each))) for each in partitions]
+    found = [again.read(pickle.loads(pickle.dumps(partition))) for partition in partitions]
     forget()
     return [row for batches in found for batch in batches for row in batch.to_pylist()]
 

@@ -234,10 +234,10 @@ def wait_for(bucket: Node, place: Path, hadoop: Yarn) -> None:
 
 def driver(hadoop: Yarn) -> int:
     """The process of the application's driver."""
-    for each in descendants(hadoop.node):
-        line = Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")
+    for descendant in descendants(hadoop.node):
+        line = Path(f"/proc/{descendant}/cmdline").read_bytes().split(b"\0")
         if line[0].endswith(b"java") and b"org.apache.spark.deploy.yarn.ApplicationMaster" in line:
-            return each
+            return descendant
     raise AssertionError("no driver runs")
 
 

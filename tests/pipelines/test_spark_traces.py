@@ -20,7 +20,7 @@ DOCUMENTS = 100
 
 def number(span: Span, name: str) -> int:
     """An attribute that is a whole number."""
-    (value,) = (int(each.value.int_value) for each in span.attributes if each.key == f"headwater.{name}")
+    (value,) = (int(attribute.value.int_value) for attribute in span.attributes if attribute.key == f"headwater.{name}")
     return value
 
 

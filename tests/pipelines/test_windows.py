@@ -152,9 +152,9 @@ def test_every_change_is_in_one_window_or_late_however_it_is_cut_and_kept(batche
     state, closed = Windows(), 0
     for number, changes in enumerate(batches):
         state.merge(RULES, [counted(*changes[: number + cut]), counted(*changes[number + cut :])])
-        closed += sum(each.changes for _, window in state.close(RULES) for each in window.prefixes.values())
+        closed += sum(prefix.changes for _, window in state.close(RULES) for prefix in window.prefixes.values())
         state = Windows.from_json(json.loads(json.dumps(state.to_json())))
-    kept = sum(each.changes for window in state.open.values() for each in window.prefixes.values())
+    kept = sum(prefix.changes for window in state.open.values() for prefix in window.prefixes.values())
     assert closed + kept + state.late == sum(map(len, batches))
 
 

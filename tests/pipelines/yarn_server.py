@@ -152,8 +152,8 @@ def yarn(folder: Path) -> Iterator[Yarn]:
     subprocess.run(["javac", "-proc:none", "-cp", path, "-d", folder / "node", source], check=True)
     with ExitStack() as stack:
         servers = [_start(stack, name, f"{folder}/{name}:{folder}/hadoop:{path}", folder) for name in SERVERS]
-        until(lambda: any(each.poll() for each in servers) or _nodes(web) == 1, "a node manager is registered")
-        assert not any(each.poll() for each in servers), (folder / "manager.log").read_text()[-4000:]
+        until(lambda: any(server.poll() for server in servers) or _nodes(web) == 1, "a node manager is registered")
+        assert not any(server.poll() for server in servers), (folder / "manager.log").read_text()[-4000:]
         yield Yarn(folder, web, servers[-1].pid)
 
 

@@ -29,7 +29,7 @@ def test_what_is_only_behind_or_told_in_another_order_is_of_one_bucket() -> None
 
 
 def _turned(scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    return tuple(Scope(each.id, each.name, each.collections[::-1]) for each in scopes[::-1])
+    return tuple(Scope(scope.id, scope.name, scope.collections[::-1]) for scope in scopes[::-1])
 
 
 def test_a_newer_manifest_without_a_collection_would_drop_it() -> None:

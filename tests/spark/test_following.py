@@ -164,7 +164,7 @@ def batch(url: str, **options: str) -> tuple[DcpBatchReader, list[Any]]:
 
 
 def read_rows(reader: DcpBatchReader, partitions: list[Any]) -> list[dict[str, Any]]:
-    return [row for each in partitions for rows in reader.read(each) for row in rows.to_pylist()]
+    return [row for partition in partitions for rows in reader.read(partition) for row in rows.to_pylist()]
 
 
 def test_a_batch_read_has_each_document_that_was_there_when_it_was_planned() -> None:

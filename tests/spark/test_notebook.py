@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def executed(*cells: str) -> list[list[Any]]:
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         nbclient.NotebookClient(book, allow_errors=True, timeout=300, kernel_name="here").execute()
-        return [[each for each in cell.outputs if each.output_type != "stream"] for cell in book.cells]
+        return [[output for output in cell.outputs if output.output_type != "stream"] for cell in book.cells]
 
     return executed
 

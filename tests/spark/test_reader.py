@@ -246,7 +246,7 @@ def test_with_history_every_version_is_a_row_and_batches_may_end_between_two_of_
         def versions(history: str, *parts: Range) -> list[tuple[int, str, str, str | None]]:
             settings = parse({**options, "history": history}, streaming=True)
             found = [
-                row for each in parts for batch in read(settings, tuple(COLUMNS), [each]) for row in batch.to_pylist()
+                row for part in parts for batch in read(settings, tuple(COLUMNS), [part]) for row in batch.to_pylist()
             ]
             return [(row["seqno"], row["event"], row["key"], row["value"]) for row in found]
 
@@ -275,7 +275,7 @@ def test_with_before_each_row_has_the_version_that_it_replaced_in_whichever_batc
         options = {"url": running.url, "valueFormat": "string", "before": "true"}
         settings, names = parse(options, streaming=True), tuple(types(befores=True))
         parts = Range(0, uuid, 0, 3, 5), Range(0, uuid, 3, 5, 5)
-        found = [row for each in parts for batch in read(settings, names, [each]) for row in batch.to_pylist()]
+        found = [row for part in parts for batch in read(settings, names, [part]) for row in batch.to_pylist()]
         bare = read(settings, ("seqno", "before"), parts[:1])
         assert [row["before"] and row["before"]["value"] for batch in bare for row in batch.to_pylist()] == [None, "a"]
     assert [(row["seqno"], row["operation"], row["before_known"]) for row in found] == [

@@ -10,7 +10,7 @@ from headwater.errors import ClusterError
 
 def test_a_cluster_has_an_owner_and_a_replica_of_each_vbucket_and_goes_on_without_one_node() -> None:
     with testing.cluster(vbuckets=16) as cluster, cluster.client() as bucket:
-        assert len(cluster.nodes) == 3 and all(each.address in cluster.url for each in cluster.nodes)
+        assert len(cluster.nodes) == 3 and all(node.address in cluster.url for node in cluster.nodes)
         assert bucket.map.vbuckets == 16 and bucket.map.replica_count == 1
         bucket.set_many((f"k{number}", "v") for number in range(100))
         with pytest.raises(ClusterError):

@@ -49,7 +49,7 @@ def test_there_are_captures():
 
 
 def test_the_producer_stream_reads_as_recorded():
-    path = next(each for each in CAPTURES if each.stem == "02-dcp-producer-stream")
+    path = next(capture for capture in CAPTURES if capture.stem == "02-dcp-producer-stream")
     told = [decode(frame) for frame in frames(path, "S>C")]
     kinds = [type(each) for each in told]
     first = kinds.index(dcp.SnapshotMarker)
@@ -60,7 +60,7 @@ def test_the_producer_stream_reads_as_recorded():
 
 
 def test_the_tap_dump_reads_as_recorded():
-    path = next(each for each in CAPTURES if each.stem == "12-tap-dump")
+    path = next(capture for capture in CAPTURES if capture.stem == "12-tap-dump")
     told = [decode(frame) for frame in frames(path, "S>C")]
     codes = [each.code for each in told if isinstance(each, tap.Opaque)]
     assert codes[0] == tap.OpaqueCode.INITIAL_VBUCKET_STREAM and codes[-1] == tap.OpaqueCode.CLOSE_BACKFILL

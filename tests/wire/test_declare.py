@@ -28,7 +28,7 @@ class Smaller(Small, opcode=0x78):
 def test_a_class_becomes_a_table():
     layout = Small.layout
     assert (layout.name, layout.opcode, layout.magic, layout.key) == ("Small", 0x77, Magic.CLIENT_REQUEST, REQUIRED)
-    assert [(each.name, each.about, each.optional) for each in layout.fields] == [
+    assert [(field.name, field.about, field.optional) for field in layout.fields] == [
         ("first", "a number", False),
         ("second", "another", True),
     ]
@@ -42,7 +42,7 @@ def test_a_subclass_keeps_what_it_does_not_say_anew():
 
 
 def test_a_field_declared_anew_stays_in_its_place():
-    names = [each.name for each in dcp.SnapshotMarkerV22.layout.fields]
+    names = [field.name for field in dcp.SnapshotMarkerV22.layout.fields]
     assert names[:2] == ["version", "start_seqno"] and names[-1] == "high_prepared_seqno"
 
 

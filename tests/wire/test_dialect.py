@@ -54,6 +54,6 @@ def test_bytes_that_are_no_frame_are_refused_as_such():
 
 
 def test_every_named_dcp_and_tap_command_has_its_messages():
-    declared = {each.layout.opcode for family in FAMILIES for each in messages(family)}
+    declared = {message.layout.opcode for family in FAMILIES for message in messages(family)}
     streaming = [each for each in Opcode if each.name.startswith(("DCP_", "TAP_"))]
     assert [each.name for each in streaming if each not in declared] == []

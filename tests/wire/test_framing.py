@@ -25,7 +25,7 @@ BYTES = b"".join(frame.encode() for frame in TALK)
 
 @given(st.lists(any_message(), max_size=5), st.lists(st.integers(0, 1 << 16), max_size=8))
 def test_how_the_bytes_are_cut_changes_nothing(messages, places):
-    frames, buffer = [each.frame() for each in messages], FrameBuffer()
+    frames, buffer = [message.frame() for message in messages], FrameBuffer()
     data = b"".join(frame.encode() for frame in frames)
     assert [frame for piece in cut(data, places) for frame in buffer.receive_data(piece)] == frames
     assert buffer.pending_bytes == 0

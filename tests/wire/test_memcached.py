@@ -14,8 +14,8 @@ from headwater.wire.status import Status
 
 
 def test_every_quiet_form_is_declared_with_the_loud_one_that_it_is_named_after():
-    layouts = [each.layout for module in (bootstrap, documents, meta, admin) for each in messages(module)]
-    declared = {Opcode(each.quiet): Opcode(each.opcode) for each in layouts if each.quiet != NO_OPCODE}
+    layouts = [message.layout for module in (bootstrap, documents, meta, admin) for message in messages(module)]
+    declared = {Opcode(layout.quiet): Opcode(layout.opcode) for layout in layouts if layout.quiet != NO_OPCODE}
     named = {"Q".join(parts) for each in Opcode for parts in _cuts(each.name)}
     assert {each.name for each in declared} == {each.name for each in Opcode} & named
     assert all(quiet.name.replace("Q", "", 1) == loud.name for quiet, loud in declared.items() if loud.name != "QUIT")
@@ -59,7 +59,7 @@ def test_an_answer_without_a_request_never_leaves():
 
 
 def test_which_requests_may_carry_a_cas():
-    found = {each.__name__ for module in (documents, meta) for each in messages(module) if each.layout.cas}
+    found = {message.__name__ for module in (documents, meta) for message in messages(module) if message.layout.cas}
     writes = {"Set", "Replace", "Delete", "Append", "Prepend", "Unlock"}
     assert found == writes | {"SetWithMeta", "AddWithMeta", "DelWithMeta", "ReturnMeta"}
 

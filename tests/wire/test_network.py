@@ -31,7 +31,7 @@ MAP = {
 
 def servers(source: Address, network: str = "auto", *, told: object = MAP, tls: bool = False) -> list[str]:
     text = json.dumps(told).encode()
-    return [str(each) for each in read_map(text, source, speaks_tls=tls, network=network).servers]
+    return [str(server) for server in read_map(text, source, speaks_tls=tls, network=network).servers]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ RENAMED = {
 
 
 def named(vectors):
-    return pytest.mark.parametrize("vector", [pytest.param(each, id=each["name"]) for each in vectors])
+    return pytest.mark.parametrize("vector", [pytest.param(vector, id=vector["name"]) for vector in vectors])
 
 
 def message_of(vector):
@@ -42,7 +42,7 @@ def plain(field, value):
     )
 
 
-@named(each for each in FRAMES if not each["errata"])
+@named(frame for frame in FRAMES if not frame["errata"])
 def test_a_vector_decodes_to_its_fields_and_encodes_back(vector):
     data, told = bytes.fromhex(vector["hex"]), vector["decoded"]
     message = message_of(vector)
@@ -79,7 +79,7 @@ def test_a_vectors_header_reads_as_told(vector):
     assert {name: getattr(frame, name) for name in told} == told
 
 
-@named(each for each in FRAMES if each["errata"] and "bytes_present" in each["decoded"])
+@named(frame for frame in FRAMES if frame["errata"] and "bytes_present" in frame["decoded"])
 def test_printed_bytes_whose_lengths_lie_are_refused(vector):
     data = bytes.fromhex(vector["hex"])
     assert len(data) == vector["decoded"]["bytes_present"] != vector["decoded"]["bytes_declared"]
@@ -97,7 +97,7 @@ def test_printed_bytes_in_a_stream_are_never_guessed_at(vector):
         assert isinstance(refused, BadFrame)
 
 
-@named(each for each in FRAMES if each["errata"] and "bytes_present" not in each["decoded"])
+@named(frame for frame in FRAMES if frame["errata"] and "bytes_present" not in frame["decoded"])
 def test_printed_bytes_that_hold_together_mean_what_the_bytes_say(vector):
     assert message_of(vector).encode().hex() == vector["hex"]
 
@@ -141,8 +141,10 @@ def test_a_framing_vector(vector):
 
 
 def test_every_vector_is_run():
-    tested = [each for each in VECTORS if each["kind"] == "frame"]
+    tested = [vector for vector in VECTORS if vector["kind"] == "frame"]
     fragments = [
-        each for each in VECTORS if {"leb128", "leb128_non_canonical_for", "pairs", "framing"} & {*each["decoded"]}
+        vector
+        for vector in VECTORS
+        if {"leb128", "leb128_non_canonical_for", "pairs", "framing"} & {*vector["decoded"]}
     ]
-    assert {each["name"] for each in (*tested, *fragments)} == {each["name"] for each in VECTORS}
+    assert {each["name"] for each in (*tested, *fragments)} == {vector["name"] for vector in VECTORS}

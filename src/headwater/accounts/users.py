@@ -77,7 +77,7 @@ def accounts_of(users: UserList) -> dict[str, Account]:
 
 def has_administrator(accounts: Accounts) -> bool:
     """Return True if a user has the role `administer`, for all buckets or for one."""
-    return any(each.role == "administer" for account in accounts.values() for each in account.grants)
+    return any(grant.role == "administer" for account in accounts.values() for grant in account.grants)
 
 
 def add_account(accounts: dict[str, Account], name: str, account: Account) -> None:

@@ -218,8 +218,8 @@ def now() -> str:
 def folder(backup: str, *names: Any) -> str:
     """Return the path of a backup's folder, or of a file in it; BackupError for a name that leads elsewhere."""
     parts = (backup, *map(str, names))
-    for each in parts:
+    for part in parts:
         # Names come from files that anybody with access to the place may have written.
-        if each in ("", ".", "..") or "/" in each or "\0" in each:
-            raise BackupError(BACKUPS, f"{each[:100]!r} is no name in an archive")
+        if part in ("", ".", "..") or "/" in part or "\0" in part:
+            raise BackupError(BACKUPS, f"{part[:100]!r} is no name in an archive")
     return "/".join((BACKUPS, *parts))

@@ -317,7 +317,7 @@ class _Run:
         unfinished = _UnfinishedBackup(name, chain, str(mark.get("began", "")))
         self._mark(unfinished, counted)  # before the notes are read: from here on no other run can finish this backup
         unfinished.parts = list(
-            _connected(unfinished, (each for each in self._noted_parts(name) if each[0] in counted))
+            _connected(unfinished, (part for part in self._noted_parts(name) if part[0] in counted))
         )
         # A run that was taken over may write the note at which it was behind its last look at the mark: not counted.
         self._require_ours(unfinished)
@@ -541,8 +541,8 @@ class _Run:
         vb = start.vbucket
         # A part holds several vbuckets. All of it goes, and with it the later parts that continue one of its vbuckets;
         # what is left has no gap.
-        connected = list(_connected(unfinished, (each for each in unfinished.parts if vb not in each[1].ends)))
-        self._drop(unfinished, [each for each in unfinished.parts if each not in connected])
+        connected = list(_connected(unfinished, (part for part in unfinished.parts if vb not in part[1].ends)))
+        self._drop(unfinished, [part for part in unfinished.parts if part not in connected])
         unfinished.parts = connected
         # A place that was refused itself is none to return to; one that was only left behind is.
         futile = start if requested <= start.seqno else None

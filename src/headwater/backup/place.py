@@ -109,9 +109,9 @@ class Folder:
             BackupError: the path lies behind another link.
         """
         full = Path(self.name, path)
-        inside = [each for each in full.parents if each.is_relative_to(self.name) and each != Path(self.name)]
+        inside = [parent for parent in full.parents if parent.is_relative_to(self.name) and parent != Path(self.name)]
         links = [each for each in inside if each.is_symlink()]
-        if any(each != Path(self.name, BACKUPS) or each.lstat().st_uid not in (0, os.geteuid()) for each in links):
+        if any(link != Path(self.name, BACKUPS) or link.lstat().st_uid not in (0, os.geteuid()) for link in links):
             raise BackupError(self.name, f"{path} lies behind a link; nothing is removed there")
         if full.is_dir() and not full.is_symlink():
             shutil.rmtree(full)

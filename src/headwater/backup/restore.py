@@ -88,7 +88,7 @@ class RestorePoint:
     @property
     def manifests(self) -> list[CollectionsManifest | None]:
         """The collections of each of `backups`; None for the default collection alone."""
-        return [each.collections for each in self.backups]
+        return [backup.collections for backup in self.backups]
 
     def limits(self, backup: int) -> dict[int, int]:
         """Return, for the backup with this index in the chain, the highest seqno of each vbucket that still counts."""

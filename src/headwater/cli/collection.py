@@ -47,10 +47,10 @@ def list_(
         typer.echo(json.dumps(manifest.as_json()))
         return
     for scope in manifest.scopes:
-        for each in scope.collections:
-            limit = "" if each.max_ttl is None else f" {each.max_ttl} s"
-            history = "" if each.history else " without a history"
-            typer.echo(f"{scope.name}.{each.name} {each.id:x}{limit}{history}")
+        for collection in scope.collections:
+            limit = "" if collection.max_ttl is None else f" {collection.max_ttl} s"
+            history = "" if collection.history else " without a history"
+            typer.echo(f"{scope.name}.{collection.name} {collection.id:x}{limit}{history}")
         if not scope.collections:
             typer.echo(scope.name)
 

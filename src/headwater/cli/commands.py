@@ -55,7 +55,7 @@ def parameter_of(option: Option, done: str = "") -> Parameter:
         settings |= {"min": option.least, "max": option.most}
     default = option.default
     if option.many:
-        kind = StrEnum(option.field, {each: each for each in option.choices}) if option.choices else kind
+        kind = StrEnum(option.field, {choice: choice for choice in option.choices}) if option.choices else kind
         kind, default = list[kind] | None, None if default is not ... else ...
     elif default is None:
         kind |= None
@@ -78,8 +78,8 @@ class CommandWithForms(TyperCommand):
     def __init__(self, name: str | None, *, callback: Any = None, params: Any = None, **attributes: Any) -> None:
         more_declared = self.declared()
         all_parameters = [*(params or ()), *parameters(more_declared)]
-        flags = {flag for each in all_parameters for flag in (*each.opts, *each.secondary_opts)}
-        names = {each.name for each in all_parameters}
+        flags = {flag for parameter in all_parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+        names = {parameter.name for parameter in all_parameters}
         self._passwords = [each for each in passwords_in(names) if f"{each}_file" not in names]
         self._forms = [each for each, form in self.forms.items() if form[0] not in flags and each not in names]
         own_parameters: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
@@ -97,7 +97,7 @@ class CommandWithForms(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the function in the chosen forms, with the passwords from files or the terminal."""
         values = ctx.params
-        values_ = {each: values.pop(each) if each in self._forms else values.get(each) for each in FORMS}
+        values_ = {form: values.pop(form) if form in self._forms else values.get(form) for form in FORMS}
         forms = Forms(bool(values_["as_json"]), bool(values_["quiet"]), int(values_["verbose"] or 0))
         if SHOWN in values and (forms.json or forms.quiet):
             values[SHOWN] = type(values[SHOWN])("json" if forms.json else "none")

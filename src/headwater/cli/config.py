@@ -103,8 +103,8 @@ def show(
     else:
         from headwater.node.config_check import settings
 
-        rows = [(each.option.name, each.value, each.origin) for each in settings(source.file)]
-    shown_rows = [each for each in rows if not changed or each[2] != DEFAULT]
+        rows = [(setting.option.name, setting.value, setting.origin) for setting in settings(source.file)]
+    shown_rows = [row for row in rows if not changed or row[2] != DEFAULT]
     if forms().json:
         typer.echo(
             json.dumps({name: {"value": value, "from": origin} for name, value, origin in shown_rows}, default=str)
@@ -151,7 +151,7 @@ def _origin(
 ) -> str:
     """Return the origin of a default: the table of its command, or the profile."""
     paths_below = [path for path in lines if path[: len(place)] == place]
-    paths = [path for each in keys for path in paths_below if _is_same_path(path[len(place) :], each)]
+    paths = [path for key in keys for path in paths_below if _is_same_path(path[len(place) :], key)]
     return f"{f'profile {source.profile}, ' if place else ''}{source.path}:{lines.get([*paths, place][0], 0)}"
 
 

@@ -26,7 +26,7 @@ def lacking(modules: Sequence[str]) -> str | None:
     packages: list[tuple[str, str, str]] = []
     for name in modules:
         package = _NAMES.get(name, name).casefold()
-        matches = [each for each in requirements if each[0].casefold() == package]
+        matches = [requirement for requirement in requirements if requirement[0].casefold() == package]
         if not matches:
             return None
         packages.append(min(matches, key=lambda each: sizes[each[2]]))
@@ -41,5 +41,5 @@ def _extras() -> list[tuple[str, str, str]]:
         requirements = requires("headwater") or []
     except PackageNotFoundError:  # a tree on PYTHONPATH
         return []
-    parts = [match.groups() for each in requirements if (match := _REQUIREMENT.match(each))]
+    parts = [match.groups() for requirement in requirements if (match := _REQUIREMENT.match(requirement))]
     return [(name, versions.strip(), extra) for name, versions, extra in parts if extra not in _TOOLS]

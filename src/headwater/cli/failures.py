@@ -60,7 +60,7 @@ class Commands(TyperGroup):
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters of the group; those of the shell's completion are made after it."""
-        return [take_as_it_is(plain(each)) for each in super().get_params(ctx)]
+        return [take_as_it_is(plain(param)) for param in super().get_params(ctx)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run one command line and exit; always raises SystemExit, as the function that it replaces."""
@@ -164,7 +164,7 @@ def _usage(error: Any) -> str:
 def _dash_advice(error: Any) -> str:
     """Return the way to pass arguments that begin with a dash, if a command takes arguments: `-40`, `-wine`."""
     typed, parameters = getattr(error, "option_name", ""), error.ctx.command.params if error.ctx is not None else ()
-    arguments = [each for each in parameters if each.param_type_name == "argument"]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
     if type(error).__name__ != "NoSuchOption" or not arguments or typed.startswith("--"):
         return ""
     return f"; what begins with a dash and is no option goes behind --: {error.ctx.command_path} ... -- -..."

@@ -71,7 +71,7 @@ class ListedCommands(MutableMapping[str, Any]):
     """The commands by name; each of ours is made when it is looked up, and not when only the names are needed."""
 
     def __init__(self, commands: Iterable[ListedCommand] = LISTED) -> None:
-        self._entries: dict[str, Any] = {each.name: each for each in commands}
+        self._entries: dict[str, Any] = {command.name: command for command in commands}
 
     def __getitem__(self, name: str) -> Any:
         entry = self._entries[name]

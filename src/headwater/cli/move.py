@@ -202,13 +202,13 @@ class MoveRun:
     def _report(self, mover: "Mover", outcomes: list["Moved | BaseException"], seconds: float) -> None:
         from headwater.cli.screen import count, rate, several
 
-        failures = [each for each in outcomes if isinstance(each, BaseException)]
-        results = [each for each in outcomes if not isinstance(each, BaseException)]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        results = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         changes, _ = mover.passed()
         verb = "moved" if self.takeover else "copied"
         line = f"{several(len(results), 'vbucket')} {verb}, {count(changes)} changes in {seconds:.1f} s, "
         line += rate(changes, seconds, "changes")
-        if gaps := sorted(each.ownerless_seconds for each in results if each.ownerless_seconds):
+        if gaps := sorted(result.ownerless_seconds for result in results if result.ownerless_seconds):
             median, longest = 1000 * gaps[len(gaps) // 2], 1000 * gaps[-1]
             line += f"; without an owner for {median:.0f} ms (median), {longest:.0f} ms at most"
         numbers = {"seconds": round(seconds, 3), "ownerless_seconds": max(gaps, default=0.0)}

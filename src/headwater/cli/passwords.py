@@ -37,7 +37,7 @@ def user_of(password: str) -> str:
 
 def passwords_in(names: Collection[str]) -> list[str]:
     """Return the parameters of a command that are passwords of users, `password` first."""
-    passwords = [each for each in names if each.endswith("password") and user_of(each) in names]
+    passwords = [name for name in names if name.endswith("password") and user_of(name) in names]
     return sorted(passwords, key=lambda each: (len(each), each))
 
 

@@ -29,8 +29,8 @@ def plain_group(group: Any) -> None:
 def plain_command(command: Any) -> None:
     """Give a command a plain help; for a group, without the commands in it."""
     command.get_help_option = partial(_help_of, command.get_help_option)
-    for each in command.params:
-        plain(each)
+    for param in command.params:
+        plain(param)
 
 
 def _help_of(command: Any, context: Any) -> Any:

@@ -118,7 +118,7 @@ def _defaults(command: Any, values: Mapping[str, str], above: str) -> dict[str, 
     if hasattr(command, "commands"):
         by_command = {name: _defaults(each, values, above) for name, each in command.commands.items()}
         return {name: defaults for name, defaults in by_command.items() if defaults}
-    defaults = {each.name: values[each.envvar] for each in command.params if str(each.envvar) in values}
+    defaults = {param.name: values[param.envvar] for param in command.params if str(param.envvar) in values}
     if above == _USERS and "HEADWATER_NODE" in values:
         defaults["node"] = values["HEADWATER_NODE"]
     return defaults

@@ -17,7 +17,7 @@ def accept_old_names(command: Any, name: str) -> None:
         accept_old_names(below, f"{name} {each}")
     renamed = RENAMED.get(name, {})
     for option in command.params:
-        option.old_names = [renamed[each] for each in option.opts if each in renamed]
+        option.old_names = [renamed[opt] for opt in option.opts if opt in renamed]
         if option.old_names:
             option.add_to_parser = _Adding(option)
 

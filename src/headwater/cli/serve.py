@@ -37,7 +37,7 @@ class Serve(CommandWithForms):
 
     def declared(self) -> list[Parameter]:
         """Return the node's table."""
-        return [_parameter(each) for each in OPTIONS]
+        return [_parameter(option) for option in OPTIONS]
 
     def perform(self, ctx: Any) -> Any:
         """Run a node with the options on the command line only: a default must not hide the environment and

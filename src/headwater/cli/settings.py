@@ -158,10 +158,10 @@ def known_options(command: Any) -> dict[str, Any]:
     lower case.
     """
     defaults: dict[str, Any] = {}
-    for each in command.params:
-        names = [each.metavar or each.name] if each.param_type_name == "argument" else names_of(each)
+    for param in command.params:
+        names = [param.metavar or param.name] if param.param_type_name == "argument" else names_of(param)
         defaults |= {
-            plain_name(name.removeprefix("--")): each for name in names if not name.startswith("-") or name[:2] == "--"
+            plain_name(name.removeprefix("--")): param for name in names if not name.startswith("-") or name[:2] == "--"
         }
     return defaults
 
@@ -228,4 +228,4 @@ def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
 def _kind(command: Any, parameter: Any) -> Any:
     """Return the declared type of a parameter, without the None of an optional one."""
     hint = command.kinds[parameter.name]
-    return next((each for each in get_args(hint) if each is not NoneType), hint)
+    return next((argument for argument in get_args(hint) if argument is not NoneType), hint)

@@ -80,11 +80,11 @@ def _lines(row: "ConnectionRow", worst: int) -> Iterator[str]:
         facts.append("paused")
     name, peer = printable(row.name), printable(row.peer)
     yield f"{name}: {row.dialect} {row.part} of {row.node}, peer {peer}: {', '.join(facts)}"
-    for each in row.streams[:worst]:
-        backlog = "-" if each.remaining is None else count(each.remaining)
-        yield f"  vbucket {each.vbucket}: {each.state}, backlog {backlog}"
+    for stream in row.streams[:worst]:
+        backlog = "-" if stream.remaining is None else count(stream.remaining)
+        yield f"  vbucket {stream.vbucket}: {stream.state}, backlog {backlog}"
 
 
 def _json(row: "ConnectionRow", worst: int) -> dict[str, Any]:
     facts: dict[str, Any] = {name: getattr(row, name) for name in _FIELDS} | {"node": str(row.node)}
-    return facts | ({"streams": [asdict(each) for each in row.streams[:worst]]} if worst else {})
+    return facts | ({"streams": [asdict(stream) for stream in row.streams[:worst]]} if worst else {})

@@ -40,8 +40,8 @@ def wanted_keys(globs: list[str] | None) -> Callable[[bytes], bool]:
     """
     if not globs:
         return lambda key: True
-    patterns = [re.compile(translate(each)) for each in globs]
-    return lambda key: any(each.match(text(key)) for each in patterns)
+    patterns = [re.compile(translate(glob)) for glob in globs]
+    return lambda key: any(pattern.match(text(key)) for pattern in patterns)
 
 
 def template(pattern: str) -> Callable[[str, Mutation | Deletion | Expiration], str]:

@@ -148,12 +148,12 @@ class UserCommand(PlacedCommand):
 
     def declared(self) -> list[Parameter]:
         """Return the work's options, the file of a new password in place of the password, and those of the place."""
-        parameters = [NEW_PASSWORD if each.secret else parameter_of(each) for each in self.work.options()]
+        parameters = [NEW_PASSWORD if option.secret else parameter_of(option) for option in self.work.options()]
         return [*parameters, *_OPTIONS]
 
     def perform_at(self, place: UsersPlace, values: Mapping[str, Any]) -> None:
         """Change the users; a password is asked for once the rest is known to be right."""
-        fields = {each.field: values[each.field] for each in self.work.options() if not each.secret}
+        fields = {option.field: values[option.field] for option in self.work.options() if not option.secret}
         work = self.work(**fields)
         if self.work.needs_password():
             work.check(place.accounts() or {})

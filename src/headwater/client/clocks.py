@@ -37,16 +37,16 @@ def hold_clocks(operations: Operations, cas: int) -> Steps[ClocksHeld]:
             return (yield from _highest(operations))
         except (TransportError, StatusError, RemoteProtocolError) as error:
             return ClocksHeld(problem=f"{address} holds no clock: {error}")
-    newest = max((each.epoch, each.revision) for each in answers)
-    now = min(each.now for each in answers)
+    newest = max((answer.epoch, answer.revision) for answer in answers)
+    now = min(answer.now for answer in answers)
     if newest > cluster.map.version:
         yield from cluster.look_around()
     # A node that joined with a newer map has promised nothing, and may be an owner by now.
     if newest > cluster.map.version or not set(members).issuperset(cluster.map.servers):
         problem = f"the cluster map {newest[0]}.{newest[1]} is new, and its nodes are asked the next time"
         return ClocksHeld(now=now, problem=problem)
-    exceptions = {vb: bound - 1 if bound else 0 for each in answers for vb, bound in each.exceptions}
-    return ClocksHeld(min(each.held_cas for each in answers), now, exceptions)
+    exceptions = {vb: bound - 1 if bound else 0 for answer in answers for vb, bound in answer.exceptions}
+    return ClocksHeld(min(answer.held_cas for answer in answers), now, exceptions)
 
 
 def _hold_clock(cluster: Cluster, address: Address, cas: int) -> Steps[HoldClockResponse]:

@@ -32,12 +32,12 @@ def with_names(records: pa.RecordBatch, names: CollectionNames) -> pa.RecordBatc
     """Return the same rows with the columns `scope_id`, `scope` and `collection` added."""
     ids, indexes = _distinct(records.column("collection_id").to_numpy())
     entries = [names.of(number) for number in ids.tolist()]
-    nameless = np.array([each.collection is None for each in entries], np.bool_)[indexes]
-    scope_ids = np.array([each.scope_id or 0 for each in entries], np.uint32)[indexes]
+    nameless = np.array([entry.collection is None for entry in entries], np.bool_)[indexes]
+    scope_ids = np.array([entry.scope_id or 0 for entry in entries], np.uint32)[indexes]
     columns = [
         pa.array(scope_ids, pa.uint32(), mask=nameless),
-        _dictionary([each.scope or "" for each in entries], indexes, nameless),
-        _dictionary([each.collection or "" for each in entries], indexes, nameless),
+        _dictionary([entry.scope or "" for entry in entries], indexes, nameless),
+        _dictionary([entry.collection or "" for entry in entries], indexes, nameless),
     ]
     return pa.RecordBatch.from_arrays([*records.columns, *columns], schema=SCHEMA_WITH_NAMES)
 

@@ -83,8 +83,8 @@ class CollectionNames:
         """Add the names of a manifest."""
         for scope in manifest.scopes:
             self._scopes[scope.id] = scope.name
-            for each in scope.collections:
-                self._collections[each.id] = CollectionName(each.id, scope.id, scope.name, each.name)
+            for collection in scope.collections:
+                self._collections[collection.id] = CollectionName(collection.id, scope.id, scope.name, collection.name)
 
     def see(self, kind: EventKind, scope_id: int, collection_id: int | None, name: str) -> None:
         """Add the name of a system event."""
@@ -201,7 +201,7 @@ def resolve_again(
         names = read_names(collections) if scope is None else None
         if names is not None and saved.collections is not None:
             named_collections = [manifest.collection(*path) for path in {parse_path(name) for name in names}]
-            ids = {each.id for each in named_collections if each is not None}
+            ids = {collection.id for collection in named_collections if collection is not None}
             remaining = set(saved.within(manifest).collections or ())
             if ids == remaining and 0 < named_collections.count(None) <= len(saved.collections) - len(remaining):
                 return saved

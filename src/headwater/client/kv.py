@@ -428,7 +428,7 @@ class Operations:
         vbucket = self.cluster.map.vbucket_of(name)
         request = Observe(keys=[(vbucket, prefix + name)], vbucket=vbucket)
         answer = ObserveResponse.decode((yield from self.cluster.call(vbucket, request.frame(), "observe", reads=True)))
-        if [each[:2] for each in answer.states] != request.keys:
+        if [state[:2] for state in answer.states] != request.keys:
             raise RemoteProtocolError(f"OBSERVE (opcode 0x92): states of {len(answer.states)} keys, one was asked for")
         return Observed(*answer.states[0][2:])
 

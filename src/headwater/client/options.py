@@ -150,7 +150,9 @@ def shows(names: type, table: Callable[..., object], **defaults: object) -> Call
 
     def show(function: Function) -> Function:
         signature, declared_parameters = inspect.signature(function), inspect.signature(table).parameters
-        first = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        first = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         keywords = [
             declared_parameters[name].replace(default=defaults.get(name, declared_parameters[name].default))
             for name in names.__annotations__

@@ -50,8 +50,8 @@ async def bring_settings(members: Members, present: Sequence[Address], joining: 
     if joining:
         settings = await _settings(members, present)
         limited = await _with_a_quota(members, present, settings)
-        histories = Counter(each.history for each in settings)
-        defaults = Counter(each.of_new for each in settings)
+        histories = Counter(setting.history for setting in settings)
+        defaults = Counter(setting.of_new for setting in settings)
         quotas = Counter(each.quota_mib for each in limited)
         settings_ = _Settings(
             max(histories, key=lambda each: (histories[each], any(each))),
@@ -68,9 +68,9 @@ async def share_settings(members: Members, nodes: Sequence[Address]) -> None:
     Raises: as `bring_settings`.
     """
     settings = await _settings(members, nodes)
-    history = next(filter(any, (each.history for each in settings)), (0, 0))
-    quota_mib = next(filter(None, (each.quota_mib for each in settings)), 0)
-    await _give(members, nodes, _Settings(history, all(each.of_new for each in settings), quota_mib))
+    history = next(filter(any, (setting.history for setting in settings)), (0, 0))
+    quota_mib = next(filter(None, (setting.quota_mib for setting in settings)), 0)
+    await _give(members, nodes, _Settings(history, all(setting.of_new for setting in settings), quota_mib))
 
 
 async def _with_a_quota(
@@ -80,15 +80,15 @@ async def _with_a_quota(
 
     A node's first bucket has no quota. If such nodes counted, the nodes that join would lose their quota.
     """
-    names = await asyncio.gather(*(members.of("").admin(each).buckets() for each in nodes))
+    names = await asyncio.gather(*(members.of("").admin(node).buckets() for node in nodes))
     limited = [each for each, buckets in zip(settings, names, strict=True) if buckets[:1] != [members.bucket]]
     return limited or settings
 
 
 async def _settings(members: Members, nodes: Sequence[Address]) -> list[_Settings]:
-    histories = asyncio.gather(*(members.admin(each).history() for each in nodes))
-    defaults = asyncio.gather(*(members.admin(each).collections_have_history() for each in nodes))
-    quotas = asyncio.gather(*(members.admin(each).quota_mib() for each in nodes))
+    histories = asyncio.gather(*(members.admin(node).history() for node in nodes))
+    defaults = asyncio.gather(*(members.admin(node).collections_have_history() for node in nodes))
+    quotas = asyncio.gather(*(members.admin(node).quota_mib() for node in nodes))
     answers = zip(await histories, await defaults, await quotas, strict=True)
     # An older release does not know the default: its collections all have a history.
     return [_Settings(history, of_new is not False, quota_mib) for history, of_new, quota_mib in answers]

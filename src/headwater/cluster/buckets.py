@@ -68,8 +68,8 @@ async def create(members: Members, seeds: Sequence[Address], wish: BucketWish) -
         return 1
     # Without vbuckets: otherwise each node would own all of them, until the first map takes most away again.
     requests = (
-        members.of("").admin(each).create_bucket(wish.name, wish.vbuckets, wish.quota_mib, is_empty=True)
-        for each in nodes
+        members.of("").admin(node).create_bucket(wish.name, wish.vbuckets, wish.quota_mib, is_empty=True)
+        for node in nodes
     )
     # A node that has the bucket got it from a call that was cut off: going on from there is the repetition that users
     # are advised to make.
@@ -117,10 +117,10 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     for some in (former_members, nodes):
         results = await asyncio.gather(*(asking.admin(each).drop_bucket(name) for each in some), return_exceptions=True)
         all_results += results
-        if not all(isinstance(each, KeyNotFound) for each in all_results):
+        if not all(isinstance(result, KeyNotFound) for result in all_results):
             await _everywhere(some, results, KeyNotFound, "still there")
-    if all(isinstance(each, KeyNotFound) for each in all_results):
-        raise next(each for each in all_results if isinstance(each, KeyNotFound))
+    if all(isinstance(result, KeyNotFound) for result in all_results):
+        raise next(result for result in all_results if isinstance(result, KeyNotFound))
     return len(all_results)
 
 
@@ -154,7 +154,7 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
         ClusterError: a node refused it, and keeps the old quota.
     """
     nodes = await _all_nodes(members, seeds, name)
-    requests = (members.of(name).admin(each).set_quota(quota_mib) for each in nodes)
+    requests = (members.of(name).admin(node).set_quota(quota_mib) for node in nodes)
     await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), (), "as before")
     return len(nodes)
 
@@ -162,7 +162,7 @@ async def set_quota(members: Members, seeds: Sequence[Address], name: str, quota
 async def quotas(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, int]:
     """Return the quota of a bucket on each node, MiB; 0 for none."""
     nodes = await _all_nodes(members, seeds, name)
-    quotas = await asyncio.gather(*(members.of(name).admin(each).quota_mib() for each in nodes))
+    quotas = await asyncio.gather(*(members.of(name).admin(node).quota_mib() for node in nodes))
     return dict(zip(nodes, quotas, strict=True))
 
 
@@ -181,7 +181,7 @@ async def keep_history(
         ClusterError: a node refused it, and keeps the old setting.
     """
     nodes = await _all_nodes(members, seeds, name)
-    requests = (members.of(name).admin(each).keep_history(seconds, size) for each in nodes)
+    requests = (members.of(name).admin(node).keep_history(seconds, size) for node in nodes)
     await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), (), "as before")
     return len(nodes)
 
@@ -189,7 +189,7 @@ async def keep_history(
 async def give_collections_history(members: Members, seeds: Sequence[Address], name: str, *, history: bool) -> None:
     """Set on each node whether new collections of a bucket have a history; errors as `keep_history`."""
     nodes = await _all_nodes(members, seeds, name)
-    requests = (members.of(name).admin(each).give_collections_history(history=history) for each in nodes)
+    requests = (members.of(name).admin(node).give_collections_history(history=history) for node in nodes)
     await _everywhere(nodes, await asyncio.gather(*requests, return_exceptions=True), (), "as before")
 
 
@@ -203,7 +203,7 @@ async def collections_have_history(members: Members, seeds: Sequence[Address], n
 async def histories(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, tuple[int, int]]:
     """Return the history that a bucket keeps on each node: seconds and bytes, 0 for no such limit."""
     nodes = await _all_nodes(members, seeds, name)
-    limits = await asyncio.gather(*(members.of(name).admin(each).history() for each in nodes))
+    limits = await asyncio.gather(*(members.of(name).admin(node).history() for node in nodes))
     return dict(zip(nodes, limits, strict=True))
 
 

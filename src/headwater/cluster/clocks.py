@@ -27,6 +27,6 @@ async def level_clocks(members: Members, nodes: Sequence[Address]) -> None:
         StatusError, TransportError: a node could not write it, or does not answer.
     """
     clocks = await call_each(lambda node: members.admin(node).clock_held(), nodes)
-    latest = max((each for each in clocks if each is not None), default=0)
+    latest = max((clock for clock in clocks if clock is not None), default=0)
     late_nodes = [node for node, each in zip(nodes, clocks, strict=True) if each is not None and each < latest]
     await call_each(lambda node: members.admin(node).hold_clock(latest), late_nodes)

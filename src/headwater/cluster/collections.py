@@ -124,14 +124,14 @@ def additions(missing_collections: Sequence[Lacking], *, history: bool = True) -
 
     def edit(manifest: CollectionsManifest, ids: tuple[int, int]) -> CollectionsManifest:
         collection_id, scope_id = ids
-        for each in missing_collections:
-            path = each.path
+        for collection in missing_collections:
+            path = collection.path
             if manifest.scope(path.scope) is None:
                 manifest, scope_id = manifest.with_scope(path.scope, scope_id), scope_id + 1
             if not path.is_in(manifest):
-                has_history = history if each.history is None else each.history
+                has_history = history if collection.history is None else collection.history
                 manifest = manifest.with_collection(
-                    path.scope, path.collection, each.max_ttl, collection_id, history=has_history
+                    path.scope, path.collection, collection.max_ttl, collection_id, history=has_history
                 )
                 collection_id += 1
         return manifest
@@ -192,7 +192,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Coll
         try:
             return edit(newest, ids)
         except NoSuchName:
-            if not any(_is_edited(edit, each.manifest, ids) for each in answers):
+            if not any(_is_edited(edit, answer.manifest, ids) for answer in answers):
                 raise
             return newest  # it was dropped before, on some of the nodes alone
 
@@ -243,12 +243,12 @@ async def drop_everywhere(
 def _ids_anywhere(manifests: Sequence[NodeManifest], path: CollectionPath) -> tuple[set[int], set[int]]:
     """Return the ids of the collections and scopes that have this name on any node."""
     collections, scopes = set[int](), set[int]()
-    for each in manifests:
+    for manifest in manifests:
         of_scope = [
-            (scope, collection) for scope, collection in each.manifest.each_collection() if scope.name == path.scope
+            (scope, collection) for scope, collection in manifest.manifest.each_collection() if scope.name == path.scope
         ]
         collections |= {collection.id for _, collection in of_scope if path.collection in ("", collection.name)}
-        if not path.collection and (scope := each.manifest.scope(path.scope)) is not None:
+        if not path.collection and (scope := manifest.manifest.scope(path.scope)) is not None:
             scopes.add(scope.id)
     if not collections and not scopes:
         raise NoSuchName(f"there is no {path}")
@@ -285,7 +285,7 @@ async def _change(
     other_nodes = nodes[1:]
     # All others are tried: one that is away must not keep the rest from knowing what the first node serves already.
     results = await asyncio.gather(
-        *(_send_manifest(members.admin(each), manifest) for each in other_nodes), return_exceptions=True
+        *(_send_manifest(members.admin(node), manifest) for node in other_nodes), return_exceptions=True
     )
     refusals = [f"{each}: {result}" for each, result in zip(other_nodes, results, strict=True) if result is not None]
     if refusals:
@@ -343,7 +343,7 @@ async def _manifests_of(members: Members, nodes: Sequence[Address]) -> list[Node
 
 
 def _free_ids(manifests: Sequence[NodeManifest]) -> tuple[int, int]:
-    return max(each.next_collection for each in manifests), max(each.next_scope for each in manifests)
+    return max(manifest.next_collection for manifest in manifests), max(manifest.next_scope for manifest in manifests)
 
 
 async def refuse_strangers(source: NodeAdmin, target: NodeAdmin) -> None:
@@ -407,7 +407,7 @@ async def refuse_joining(
     newest = max(manifests[: len(members)], key=lambda each: each.uid)
     owner = members[list(manifests).index(newest)].address
     # Judged as `send_newer_manifest` sends it: of two manifests the newer one counts, then the cluster's.
-    uid = max(each.uid for each in manifests) + 1
+    uid = max(manifest.uid for manifest in manifests) + 1
     for node, node_manifest in zip(joining, manifests[len(members) :], strict=True):
         is_bound = node_manifest.uid and node.address not in former
         if problem := contradiction(replace(newest, uid=uid), node_manifest) if is_bound else "":
@@ -454,7 +454,10 @@ def _in_both(node_manifest: CollectionsManifest, newest: CollectionsManifest) ->
         node_manifest.uid + 1,
         tuple(
             replace(
-                scope, collections=tuple(each for each in scope.collections if (scope.id, each) in newest_collections)
+                scope,
+                collections=tuple(
+                    collection for collection in scope.collections if (scope.id, collection) in newest_collections
+                ),
             )
             for scope in node_manifest.scopes
             if (scope.id, scope.name) in newest_scopes

@@ -394,7 +394,7 @@ def promotion(
     flaw = best_copy.flaw or (f"lacks changes that {damaged}, whose copy is damaged, has" if damaged else "")
     if not flaw and best_copy.seqno and not best_copy.complete:
         flaw = IS_PART
-    answered = {*bare, *(each.address for each in copies)}
+    answered = {*bare, *(copy.address for copy in copies)}
     unasked = (
         [node for node in cluster_map.copies(vbucket) if node not in answered]
         if cluster_map.is_unknown(vbucket)
@@ -403,7 +403,7 @@ def promotion(
     emptied = [node for node in unasked if node in running]
     # A node that left the map, or lost its place in it, keeps an old copy. Those of the map went on without it.
     chain = cluster_map.copies(vbucket)
-    is_stray = bool(chain) and not any(each.address in chain for each in copies)
+    is_stray = bool(chain) and not any(copy.address in chain for copy in copies)
     return Promotion(
         vbucket,
         owner,
@@ -424,12 +424,12 @@ def _damaged_with_more(copies: Sequence[Copy], best_copy: Copy, owner: Address |
     none.
     """
     alive = current(copies)
-    for each in copies:
+    for copy in copies:
         # The former owner may have acknowledged each change that it had, a replica only what it noted, and a copy of a
         # superseded history nothing that still counts.
-        seqno_max = each.seqno if each.address == owner else each.acknowledged if each in alive else 0
-        if each.is_damaged and seqno_max > best_copy.complete:
-            return each.address
+        seqno_max = copy.seqno if copy.address == owner else copy.acknowledged if copy in alive else 0
+        if copy.is_damaged and seqno_max > best_copy.complete:
+            return copy.address
     return None
 
 

@@ -192,6 +192,6 @@ async def _bring_settings(members: Members, views: Sequence[NodeView], data_on: 
     nodes = [view.address for view in views]
     founders = [view.address for view in views if view.map is not None or view.address == data_on]
     if founders:
-        await bring_settings(members, founders, [each for each in nodes if each not in founders])
+        await bring_settings(members, founders, [node for node in nodes if node not in founders])
     else:
         await share_settings(members, nodes)

@@ -56,7 +56,7 @@ def together(
         ClusterError: an id has two names, a name two ids, or one node has a collection that another dropped.
     """
     newest = max(manifests, key=lambda each: each.manifest.uid)
-    is_all = all(_leads_to(each, newest.manifest) for each in manifests) and not _has_unknown(
+    is_all = all(_leads_to(manifest, newest.manifest) for manifest in manifests) and not _has_unknown(
         manifests, newest.manifest.uid
     )
     if is_all and not dropping and not scopes:
@@ -87,12 +87,12 @@ def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
     """Return True if a node has a collection or scope that the nodes with the newest manifest never knew, and would
     drop.
     """
-    newest = [each for each in manifests if each.manifest.uid == uid]
+    newest = [manifest for manifest in manifests if manifest.manifest.uid == uid]
     collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)
     return any(
-        max(each.manifest.by_id(), default=0) >= collection
-        or max(scope_.id for scope_ in each.manifest.scopes) >= scope
-        for each in manifests
+        max(manifest.manifest.by_id(), default=0) >= collection
+        or max(scope_.id for scope_ in manifest.manifest.scopes) >= scope
+        for manifest in manifests
     )
 
 

@@ -117,7 +117,7 @@ class Members:
         """
         nodes = list(dict.fromkeys(addresses))
         if self._tls is not None:
-            await asyncio.gather(*(self._identify(each) for each in nodes if self.name_of(each) == each))
+            await asyncio.gather(*(self._identify(node) for node in nodes if self.name_of(node) == node))
         return list(dict.fromkeys(map(self.name_of, nodes)))
 
     async def _identify(self, address: Address) -> None:
@@ -167,11 +167,11 @@ class Members:
         Raises:
             StatusError: a node refused the request.
         """
-        uuids = await asyncio.gather(*(self.admin(each).bucket_uuid() for each in nodes), return_exceptions=True)
-        for each in uuids:
-            if isinstance(each, BaseException) and not isinstance(each, TransportError | BucketNotFound):
-                raise each
-        return frozenset(each for each in uuids if isinstance(each, str))
+        uuids = await asyncio.gather(*(self.admin(node).bucket_uuid() for node in nodes), return_exceptions=True)
+        for uuid in uuids:
+            if isinstance(uuid, BaseException) and not isinstance(uuid, TransportError | BucketNotFound):
+                raise uuid
+        return frozenset(uuid for uuid in uuids if isinstance(uuid, str))
 
     def waited_for(self, seconds: float) -> list[tuple[Address, float]]:
         """Return the nodes that have owed an answer for longer than `seconds`, each with its time."""
@@ -221,12 +221,12 @@ class Members:
         while addresses:
             # Anew in each turn: the maps that were read so far tell which names belong to ports for TLS.
             left_out = set(map(self.name_of, without))
-            views = await asyncio.gather(*(self._view(each, ask=each not in left_out) for each in addresses))
+            views = await asyncio.gather(*(self._view(address, ask=address not in left_out) for address in addresses))
             nodes |= dict(zip(addresses, views, strict=True))
             newest = _newest(nodes.values())
             if newest is not None:
                 self.learn(newest)
-            addresses = [each for each in newest.servers if each not in nodes] if newest else []
+            addresses = [server for server in newest.servers if server not in nodes] if newest else []
         if newest is None:
             reasons = "; ".join(f"{node.address}: {node.error}" for node in nodes.values() if node.error)
             if reasons:

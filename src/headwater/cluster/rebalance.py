@@ -150,7 +150,7 @@ class Rebalance:
         self._publisher = Publisher(self._members, start.after(survey_rev))
         if plan.is_empty:
             return plan.before
-        joining = [each for each in plan.after.servers if each not in plan.before.servers]
+        joining = [server for server in plan.after.servers if server not in plan.before.servers]
         await refuse_older(self._members, plan.before.servers, joining)
         # Before the map makes them members: a newer manifest of theirs would drop the collections it lacks in each
         # vbucket that they get.

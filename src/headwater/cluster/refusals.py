@@ -56,7 +56,7 @@ def judge(
         raise next(iter(open_problems.values()))
     if open_problems:
         messages = (f"({number}) {error.problem}" for number, error in enumerate(open_problems.values(), 1))
-        options = " ".join(each.option for each in open_problems)
+        options = " ".join(problem.option for problem in open_problems)
         raise ClusterError(
             "; ".join(messages), f"start the dead node, or go on in spite of all {len(open_problems)}: {options}"
         )

@@ -100,11 +100,11 @@ class Settling:
 
     async def _look_at_vbucket(self, vb: int) -> Situation:
         copies = await asyncio.gather(self._copy_at(self._source, vb), self._copy_at(self._target, vb))
-        source, target = (each if isinstance(each, CopyState) else None for each in copies)
+        source, target = (copy if isinstance(copy, CopyState) else None for copy in copies)
         owner = ""
         if State.ACTIVE not in (source and source.state, target and target.state):
             owner = await self._owner_elsewhere(vb)
-        return Situation(source, target, self.active_sent.get(vb), owner, *(str(each) for each in copies))
+        return Situation(source, target, self.active_sent.get(vb), owner, *(str(copy) for copy in copies))
 
     async def _copy_at(self, node: NodeAdmin, vb: int) -> CopyState | TransportError:
         """Return a node's copy of a vbucket, read after a barrier if it is between owners; or the error of a node that

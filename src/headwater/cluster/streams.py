@@ -75,7 +75,7 @@ def by_name(stats: Mapping[str, str], prefix: str) -> dict[str, dict[str, str]]:
 
 def _dcp_row(node: Address, name: str, stats: Mapping[str, str]) -> ConnectionRow:
     streams = _streams(stats)
-    backlogs = [each.remaining for each in streams if each.remaining is not None]
+    backlogs = [stream.remaining for stream in streams if stream.remaining is not None]
     sends = stats.get("type") == "producer"
     return ConnectionRow(
         node,

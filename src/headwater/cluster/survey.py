@@ -190,18 +190,20 @@ class Survey:
 
         They came back without their disk, or are other nodes.
         """
-        return [each for each in self.map.servers if each in self.nodes and self._is_stranger(self.nodes[each])]
+        return [server for server in self.map.servers if server in self.nodes and self._is_stranger(self.nodes[server])]
 
     def _is_stranger(self, node: NodeView) -> bool:
         if not node.answers or node.map is not None:
             return False
         owned_vbuckets = [vb for vb in self.map.held_by(node.address)[0] if node.states.get(vb) is State.ACTIVE]
-        other_members = [self.nodes[each] for each in self.map.servers if each in self.nodes and each != node.address]
+        other_members = [
+            self.nodes[server] for server in self.map.servers if server in self.nodes and server != node.address
+        ]
         return any(other.seqnos.get(vb, 0) > node.seqnos.get(vb, 0) for vb in owned_vbuckets for other in other_members)
 
     def in_state(self, vbucket: int, *states: State) -> list[Address]:
         """Return the members where a vbucket is in one of these states, in the order of the map."""
-        members = (self.nodes[each] for each in self.map.servers if each in self.nodes)
+        members = (self.nodes[server] for server in self.map.servers if server in self.nodes)
         return [node.address for node in members if node.states.get(vbucket) in states]
 
     def old_copies(self, vbuckets: Iterable[int]) -> dict[Address, list[int]]:
@@ -222,14 +224,14 @@ class Survey:
         That is: some of them have other copies by the map, and no staying copy is sound and complete as far as the
         owner's.
         """
-        node, replicas = self.nodes[owner], [each for each in self.map.copies(vbucket) if each != owner]
+        node, replicas = self.nodes[owner], [copy for copy in self.map.copies(vbucket) if copy != owner]
         is_damaged = vbucket in node.damaged and node.states.get(vbucket) is State.ACTIVE
-        if not is_damaged or not any(each in gone for each in replicas):
+        if not is_damaged or not any(replica in gone for replica in replicas):
             return False
         staying = (each for each in self.in_state(vbucket, *State) if each != owner and each not in gone)
         copies = (self.nodes[each].copy(vbucket, ()) for each in staying)
         needed = node.seqnos.get(vbucket, 0)
-        return not any(not each.flaw and each.complete >= needed for each in copies)
+        return not any(not copy.flaw and copy.complete >= needed for copy in copies)
 
     def has_lost_changes(self, vbucket: int, address: Address, staying: Iterable[Address]) -> bool:
         """Return True if a node has changes of a vbucket that its damaged owner lost, and that no sound copy of
@@ -241,7 +243,7 @@ class Survey:
         if not owners:
             return False
         copy, *other_copies = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
-        owner_seqnos = [self.nodes[each].copy(vbucket, ()).complete for each in owners]
+        owner_seqnos = [self.nodes[owner].copy(vbucket, ()).complete for owner in owners]
         return not copy.flaw and copy.complete > max(
             [*owner_seqnos, *(each.complete for each in other_copies if not each.flaw)]
         )

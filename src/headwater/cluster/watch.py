@@ -83,7 +83,10 @@ class Watch:
                 goal = seqnos[owner][vbucket]
                 async with gate:
                     await asyncio.gather(
-                        *(self._wait_until_level(vbucket, owner, each, goal) for each in cluster_map.replicas(vbucket))
+                        *(
+                            self._wait_until_level(vbucket, owner, replica, goal)
+                            for replica in cluster_map.replicas(vbucket)
+                        )
                     )
 
         await asyncio.gather(*map(wait, range(cluster_map.vbuckets)))

@@ -46,7 +46,7 @@ async def collections(request: Request) -> Response:
             manifest = await known_collections.current(members, desk.lookout.dialled())
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
-    rows = [each for scope in manifest.scopes for each in scope.collections] if manifest else []
+    rows = [collection for scope in manifest.scopes for collection in scope.collections] if manifest else []
     context = {"manifest": manifest, "rows": rows, "problem": problem, "rights": await desk.rights()}
     return desk.render(request, "collections.html", {"title": "Collections"} | context, status)
 
@@ -60,7 +60,7 @@ async def buckets(request: Request) -> Response:
         async with desk.members() as members:
             seeds = desk.lookout.dialled()
             names = await known_buckets.names(members, seeds)
-            rows = await asyncio.gather(*(_row(members, seeds, each) for each in names))
+            rows = await asyncio.gather(*(_row(members, seeds, name) for name in names))
     except HeadwaterError as error:
         problem, status = plain(error), status_of(error)
     context = {"rows": rows, "problem": problem, "rights": await desk.rights()}

@@ -63,12 +63,12 @@ class VbucketRow:
     @property
     def trouble(self) -> str:
         """A sentence about the differences from the map; empty if there are none."""
-        active = [each.address for each in self.copies if each.state is State.ACTIVE]
+        active = [copy.address for copy in self.copies if copy.state is State.ACTIVE]
         if self.silent:
             return f"{', '.join(map(str, self.silent))} does not answer"
         if len(active) != 1:
             return "active nowhere" if not active else f"active on {', '.join(map(str, active))}"
-        wrong = [each for each in self.copies if not each.agrees]
+        wrong = [copy for copy in self.copies if not copy.agrees]
         return "; ".join(f"{each.address}: {_name(each.state)}, by the map {each.planned or 'none'}" for each in wrong)
 
 
@@ -93,11 +93,11 @@ def vbucket_row(survey: Survey, vbucket: int) -> VbucketRow:
         for view in views
         if view.answers and (vbucket in view.states or view.address in map_.copies(vbucket))
     )
-    owner_copy = next((each for each in copies if each.address == owner and each.state is State.ACTIVE), None)
+    owner_copy = next((copy for copy in copies if copy.address == owner and copy.state is State.ACTIVE), None)
     seqno = owner_copy.seqno if owner_copy is not None else None
     silent_nodes = tuple(view.address for view in views if not view.answers and view.address in map_.copies(vbucket))
     replicas = map_.replicas(vbucket)
-    lacking = [_changes_behind(copies, each, seqno) for each in replicas]
+    lacking = [_changes_behind(copies, replica, seqno) for replica in replicas]
     lag = None if None in lacking else max((each for each in lacking if each is not None), default=0)
     return VbucketRow(
         vbucket, owner, tuple(replicas), seqno, owner_copy.items if owner_copy else None, lag, copies, silent_nodes
@@ -105,7 +105,7 @@ def vbucket_row(survey: Survey, vbucket: int) -> VbucketRow:
 
 
 def _changes_behind(copies: Sequence[CopyRow], address: Address, seqno: int | None) -> int | None:
-    replica_seqno = next((each.seqno for each in copies if each.address == address), None)
+    replica_seqno = next((copy.seqno for copy in copies if copy.address == address), None)
     return None if replica_seqno is None or seqno is None else max(0, seqno - replica_seqno)
 
 

@@ -25,7 +25,7 @@ def work_of(kind: type[DeclaredWork], fields: Fields, target: Target) -> Declare
     Raises:
         OptionError: an invalid value, or a required one is missing.
     """
-    values = {each.field: _value(each, _text(each, fields), target) for each in kind.options()}
+    values = {option.field: _value(option, _text(option, fields), target) for option in kind.options()}
     return kind(**values)
 
 

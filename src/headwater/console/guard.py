@@ -81,7 +81,7 @@ class Guard:
         self, app: ASGIApp, secrets: Secrets, hosts: frozenset[str], open_paths: tuple[str, ...], cookie: str
     ) -> None:
         self._app, self._secrets, self._open, self._cookie = app, secrets, open_paths, cookie
-        self._hosts = LOOPBACK | {each.lower() for each in hosts}
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""

@@ -33,8 +33,8 @@ class JobForm(NamedTuple):
 
 def fields_of(kind: type[DeclaredJob[Any]]) -> list[Option]:
     """Return the options that a job's form has: those that the help shows, without passwords."""
-    options = (each for each in kind.options() if not each.hidden and not each.secret)
-    return [replace(each, about=each.about.replace("{done}", kind.DONE)) for each in options]
+    options = (option for option in kind.options() if not option.hidden and not option.secret)
+    return [replace(option, about=option.about.replace("{done}", kind.DONE)) for option in options]
 
 
 def command_of(kind: type[DeclaredJob[Any]], fields: Mapping[str, str]) -> str:
@@ -44,8 +44,8 @@ def command_of(kind: type[DeclaredJob[Any]], fields: Mapping[str, str]) -> str:
         OptionError: an invalid value, or a required one is missing.
     """
     options = fields_of(kind)
-    arguments = [word for each in options if each.positional for word in _words(each, fields)]
-    flags = [word for each in options if not each.positional for word in _words(each, fields)]
+    arguments = [word for option in options if option.positional for word in _words(option, fields)]
+    flags = [word for option in options if not option.positional for word in _words(option, fields)]
     return shlex.join(["headwater", kind.NAME, *arguments, *flags])
 
 
@@ -62,12 +62,12 @@ def _words(option: Option, fields: Mapping[str, str]) -> list[str]:
     values = text.split() if option.many else [text]
     if option.many and option.read is not None:
         option.read(values)  # type: ignore[arg-type]  # as `job_of` calls it
-    for each in values:
+    for value in values:
         if not option.many:
-            option.parse(each)
-        if each.startswith("-"):  # which a shell would hand on as an option of its own
-            raise option.refusal(each)
-    return values if option.positional else [word for each in values for word in (f"--{option.name}", each)]
+            option.parse(value)
+        if value.startswith("-"):  # which a shell would hand on as an option of its own
+            raise option.refusal(value)
+    return values if option.positional else [word for value in values for word in (f"--{option.name}", value)]
 
 
 def _switch(option: Option, text: str) -> list[str]:

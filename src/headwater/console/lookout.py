@@ -146,8 +146,8 @@ class Lookout:
         or in none.
         """
         nodes = await self.nodes()
-        answers = iter(await asyncio.gather(*(self.stats(each, group, seconds) for group in groups for each in nodes)))
-        return {group: {each: next(answers) for each in nodes} for group in groups}
+        answers = iter(await asyncio.gather(*(self.stats(node, group, seconds) for group in groups for node in nodes)))
+        return {group: {node: next(answers) for node in nodes} for group in groups}
 
     async def nodes(self) -> list[Address]:
         """Return the members and seeds, with their names in the map."""
@@ -215,7 +215,7 @@ class Lookout:
         """
         last_look = self._look.said.answer
         members = last_look.survey.map.servers if last_look is not None else ()
-        return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(each).dialled for each in members)]))
+        return list(dict.fromkeys([*self.target.seeds, *(self.members.endpoint(member).dialled for member in members)]))
 
     def _known_seeds(self) -> list[Address]:
         """Return the seeds, and the members of the last map: one of these may be alive when all seeds are gone."""
@@ -230,7 +230,7 @@ class Lookout:
             ClusterError: none of them answers.
         """
         seeds = await self.members.identified(self._known_seeds())
-        views = {each: await self.members.view(each) for each in seeds}
+        views = {seed: await self.members.view(seed) for seed in seeds}
         answering = next((view for view in views.values() if view.answers), None)
         if answering is None:
             errors = "; ".join(f"{address}: {view.error}" for address, view in views.items())

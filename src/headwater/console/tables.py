@@ -213,7 +213,7 @@ class MirrorTables:
             unknown=len(lags) - len(known_lags),
             parted=sum(head is not None and head.is_on_lost_branch(positions[vb]) for vb, head in heads.items()),
             batches=tuple(batches[:BATCHES_SHOWN]),
-            rolled_back=tuple([each for each in batches if each.rollbacks][:ROLLBACKS_SHOWN]),
+            rolled_back=tuple([batch for batch in batches if batch.rollbacks][:ROLLBACKS_SHOWN]),
             looked_at=time.time(),
         )
 

@@ -52,7 +52,7 @@ async def _page(
         async with desk.members() as members:
             user_list = await known_users.current(members, desk.lookout.dialled())
         accounts, revision = accounts_of(user_list), user_list.revision
-        grants = {name: [str(each) for each in account.grants] for name, account in sorted(accounts.items())}
+        grants = {name: [str(grant) for grant in account.grants] for name, account in sorted(accounts.items())}
     except NoAccess:
         pass  # the page says so
     except HeadwaterError as error:

@@ -68,7 +68,7 @@ def metadata(columns: int, buffers: list[tuple[int, int]], body_bytes: int) -> b
         *(52 - 40, 0, nodes_at - 64, buffers_at - 68),
     )
     nodes = _VECTOR.pack(columns) + bytes(16 * columns)
-    rows = _VECTOR.pack(len(buffers)) + b"".join(struct.pack("<qq", *each) for each in buffers)
+    rows = _VECTOR.pack(len(buffers)) + b"".join(struct.pack("<qq", *buffer) for buffer in buffers)
     flat = head + nodes + bytes(4) + rows
     total = _padded(_PREFIX_BYTES + len(flat))
     return (struct.pack("<II", 0xFFFF_FFFF, total - _PREFIX_BYTES) + flat).ljust(total, b"\0")
@@ -140,7 +140,7 @@ def _with_nulls(spans: dict[str, tuple[int, int]], schema: pa.Schema) -> list[tu
     buffers: list[tuple[int, int]] = []
     for name in schema.names:
         names_of_buffers = [name] if name in spans else [f"{name}_offsets", f"{name}_data"]
-        buffers += [(0, 0), *(spans[each] for each in names_of_buffers)]
+        buffers += [(0, 0), *(spans[buffer] for buffer in names_of_buffers)]
     return buffers
 
 

@@ -336,7 +336,7 @@ def steps(path: Sequence[str | int]) -> Steps | None:
     names = [each.encode() if isinstance(each, str) else b"" for each in path]
     indexes = [NOWHERE if isinstance(each, str) else each for each in path]
     joined = np.frombuffer(b"".join(names), np.uint8) if any(names) else _NO_NAME
-    return Steps(joined, np.cumsum([len(each) for each in names]), np.array(indexes, np.int64))
+    return Steps(joined, np.cumsum([len(name) for name in names]), np.array(indexes, np.int64))
 
 
 def walk(data: NDArray[np.uint8], path: Steps) -> tuple[int, int]:

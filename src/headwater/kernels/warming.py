@@ -76,8 +76,8 @@ def _counts() -> tuple[int, int]:
     from headwater.kernels import jit  # noqa: PLC0415 - imports numba
 
     stats = [built.stats for _, built in jit.built_kernels()]
-    compiled = sum(sum(each.cache_misses.values()) for each in stats)
-    return compiled, sum(sum(each.cache_hits.values()) for each in stats)
+    compiled = sum(sum(stat.cache_misses.values()) for stat in stats)
+    return compiled, sum(sum(stat.cache_hits.values()) for stat in stats)
 
 
 def _summary(warmed: list[Warmed]) -> str:
@@ -93,7 +93,7 @@ def serve_a_node(names: list[str], niceness: int) -> None:
     closed.
     """
     os.nice(niceness)
-    for name in [*names, *(each for each in kernel_modules() if each not in names)]:
+    for name in [*names, *(module for module in kernel_modules() if module not in names)]:
         _warm_module(name)
         print(name, flush=True)
 

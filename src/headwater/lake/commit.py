@@ -237,8 +237,8 @@ def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Index
 
 def _merged(results: Sequence[TaskResult]) -> dict[str, BitMap]:
     dead_rows: dict[str, BitMap] = {}
-    for each in results:
-        for path, rows in each.dead.items():
+    for result in results:
+        for path, rows in result.dead.items():
             dead_rows[path] = dead_rows[path] | rows if path in dead_rows else rows
     return dead_rows
 

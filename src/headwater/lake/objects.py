@@ -213,8 +213,8 @@ class ObjectStore(TableStore):
         """Return the objects directly below a folder of the table, by name."""
         with self._own_errors(), suppress(FileNotFoundError):
             entries = self._files.ls(self._key(folder) if folder else self._top, detail=True)
-            files = [each for each in entries if each["type"] == "file" and each["size"] is not None]
-            paths = [(each["name"].rpartition("/")[2], each) for each in files]
+            files = [entry for entry in entries if entry["type"] == "file" and entry["size"] is not None]
+            paths = [(file["name"].rpartition("/")[2], file) for file in files]
             result = [
                 Listed(f"{folder}/{name}" if folder else name, int(each["size"]), _modified(each))
                 for name, each in paths
@@ -227,7 +227,7 @@ class ObjectStore(TableStore):
         """Return the names of the folders below a folder."""
         with self._own_errors(), suppress(FileNotFoundError):
             entries = self._files.ls(self._key(folder) if folder else self._top, detail=True)
-            below = (each["name"].rstrip("/") for each in entries if each["type"] == "directory")
+            below = (entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory")
             return tuple(sorted(path.rpartition("/")[2] for path in below))
         return ()
 
@@ -365,7 +365,7 @@ def _connected(place: str) -> tuple[_Shared, str]:
     url = urlsplit(place)
     library = LIBRARIES[url.scheme]
     # Other settings in the environment need another connection, and so does a forked process.
-    settings = tuple(sorted(each for each in os.environ.items() if each[0].startswith(_OWN)))
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_OWN)))
     who = (os.getpid(), library, url.netloc, settings)
     try:
         import_module(library)  # fsspec names some schemes only once this is there

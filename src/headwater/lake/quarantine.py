@@ -82,7 +82,7 @@ def is_level(log: TableLog, version: int) -> bool:
 
 def _brings_back(actions: Sequence[Action]) -> int | None:
     domains = (action.get("domainMetadata") or {} for action in actions)
-    texts = [each["configuration"] for each in domains if each.get("domain") == DOMAIN]
+    texts = [domain["configuration"] for domain in domains if domain.get("domain") == DOMAIN]
     version: int | None = json.loads(texts[-1]).get("quarantine") if texts else None
     return version
 

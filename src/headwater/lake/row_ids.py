@@ -99,7 +99,7 @@ def with_ids(actions: Sequence[Action], following: int, version: int) -> list[Ac
         following: the first id that was not given out before.
         version: the version that the commit makes.
     """
-    marks = {each["domain"]: each["configuration"] for each in _domains(actions) if each["domain"] == MARK}
+    marks = {domain["domain"]: domain["configuration"] for domain in _domains(actions) if domain["domain"] == MARK}
     first = next_id = max(following, next_row(marks))
     actions_ = []
     for action in actions:

@@ -124,7 +124,7 @@ def width_of(value: Any) -> str | None:
 
 def _widest(values: Iterable[Any]) -> str | None:
     widths = {width_of(value) for value in values} - {None}
-    return max((each for each in widths if each is not None), key=_WIDTHS.index, default=None)
+    return max((width for width in widths if width is not None), key=_WIDTHS.index, default=None)
 
 
 def _merged(kinds: Iterable[Kind | None]) -> Kind | None:

@@ -202,7 +202,7 @@ def fold(
         new_files = out.close()
         for number, new in enumerate(new_files if indexes else ()):
             if indexes is not None:
-                indexes.write(new.path, _index_of([each for each in moved_rows if each.file == number]), new.rows)
+                indexes.write(new.path, _index_of([row for row in moved_rows if row.file == number]), new.rows)
     # A cancellation as well: what no log names takes room until a vacuum finds it by its age.
     except BaseException:
         out.discard()
@@ -230,9 +230,9 @@ class _MovedRows:
 def _index_of(moved_rows: Sequence[_MovedRows]) -> KeyIndex:
     """Return the index of a file with these rows."""
     # They come from several sources, each in an order of its own, so the hashes are sorted anew.
-    rows = [np.arange(each.first, each.first + len(each.hashes)) for each in moved_rows]
-    ids = [each.ids for each in moved_rows if each.ids is not None]
-    hashes = joined([each.hashes for each in moved_rows])
+    rows = [np.arange(row.first, row.first + len(row.hashes)) for row in moved_rows]
+    ids = [row.ids for row in moved_rows if row.ids is not None]
+    hashes = joined([row.hashes for row in moved_rows])
     return index_of(hashes, np.concatenate(rows), np.concatenate(ids) if ids else None)
 
 

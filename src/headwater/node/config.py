@@ -166,7 +166,7 @@ class NodeConfig:
         if (secret := self.users.get(CLUSTER_USER)) is not None:
             return CLUSTER_USER, secret
         no_users = (CLUSTER_USER, self.group_secret) if self.group_secret else (None, None)
-        return next(((CLUSTER_USER, _made_secret(*each)) for each in self.users.items()), no_users)
+        return next(((CLUSTER_USER, _made_secret(*item)) for item in self.users.items()), no_users)
 
     @property
     def logins(self) -> dict[str, str]:

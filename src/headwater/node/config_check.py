@@ -180,7 +180,7 @@ def settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> 
         value, origin = values.get(option.field, (option.default, "default"))
         value = getattr(config, option.field, value)
         rows.append(Setting(option, str(value) if isinstance(value, Path) else value, origin))
-    return [each for each in rows if each.option is not CONFIG]
+    return [row for row in rows if row.option is not CONFIG]
 
 
 def _of_file(path: Path) -> dict[str, tuple[Any, str]]:

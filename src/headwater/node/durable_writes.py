@@ -484,7 +484,7 @@ class DurableWrites:
 
     def _give_up(self, vbucket: int) -> None:
         """Answer the waiting requests of a vbucket as ambiguous; its prepares stay for the new owner."""
-        for each in [each for each in self._writes.values() if each.vbucket == vbucket]:
+        for each in [write for write in self._writes.values() if write.vbucket == vbucket]:
             del self._writes[each.vbucket, each.key]
             each.fail(_GONE)
 
@@ -509,8 +509,8 @@ class DurableWrites:
         """After a batch has become durable, answer the writes whose commits are on disk, and check the waiting ones."""
         if self._commits:
             durable = self._bucket.committer.durable
-            committed = [each for each in self._commits if each[0] <= durable]
-            self._commits = [each for each in self._commits if each[0] > durable]
+            committed = [commit for commit in self._commits if commit[0] <= durable]
+            self._commits = [commit for commit in self._commits if commit[0] > durable]
             for _, seqno, write in committed:
                 write.succeed(seqno)
         if self._decided:

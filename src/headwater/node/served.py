@@ -317,7 +317,7 @@ class ServedBucket:
         count = max(cluster_map.replica_count + 1, len(cluster_map.chains[vbucket]))
         if cluster_map.here is None:
             return Copies(count, is_member=False)
-        return Copies(count, frozenset(str(each) for each in cluster_map.copies(vbucket) if each != cluster_map.here))
+        return Copies(count, frozenset(str(copy) for copy in cluster_map.copies(vbucket) if copy != cluster_map.here))
 
     def _flush_now(self) -> None:
         if self.bucket.store.full or undecided(self) or moving(self.bucket) is not None:

@@ -329,8 +329,8 @@ class Server:
         for served in self._buckets.values():
             self._start(served, port)
         self._mark_users()
-        for each in listeners:
-            self.loop.add_reader(each.fileno(), partial(self._accept, each))
+        for listener in listeners:
+            self.loop.add_reader(listener.fileno(), partial(self._accept, listener))
         self._share()
         self.loop_watch.start()
         self._sweep = self.loop.call_later(SWEEP_SECONDS, self._sweep_connections)
@@ -425,7 +425,7 @@ class Server:
 
     def is_client_there(self, agent: str) -> bool:
         """Return True if a client whose HELLO gave this agent name is connected."""
-        return any(getattr(each.session, "agent", "") == agent for each in self.connections)
+        return any(getattr(connection.session, "agent", "") == agent for connection in self.connections)
 
     def hears_passwords(self, connection: Connection) -> bool:
         """Return True if a peer may send a password in clear text, by PLAIN or an HTTP login."""
@@ -606,9 +606,9 @@ class Server:
         if self.users.file is not None:
             yield self.users.file
         yield self.catalog.file
-        for each in self._buckets.values():
-            yield each.bucket.collections.file
-            yield each.membership.file
+        for bucket in self._buckets.values():
+            yield bucket.bucket.collections.file
+            yield bucket.membership.file
 
     def _sweep_connections(self) -> None:
         try:

@@ -280,7 +280,8 @@ class CarriedCollections:
         target_manifest = self._drop(manifest, source_paths, target_manifest)
         self._check(source_paths, target_manifest)
         lacking = [
-            Lacking(CollectionPath(*parse_path(self._path(*each[:2]))), each[2]) for each in collections.values()
+            Lacking(CollectionPath(*parse_path(self._path(*collection[:2]))), collection[2])
+            for collection in collections.values()
         ]
         lacking = [each for each in lacking if not each.path.is_in(target_manifest)]
         if lacking:

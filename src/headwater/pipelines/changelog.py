@@ -117,13 +117,13 @@ class ChangeLog(Table):
         if self.log.restored:
             raise TableChanged(self.place, "somebody put the change log back to an older version; it begins anew")
         self.require_columns()
-        digests_before = {each.changes_after for each in results} or {record.digest}
+        digests_before = {result.changes_after for result in results} or {record.digest}
         if len(digests_before) > 1:
             raise TableChanged(self.place, "tasks saw different versions of the change log")
         if not results and digests[0] not in record.table_digests:
             return  # it has to be put right first, with the next batch
         # The digest is compared; the versions that were looked through are the table's, not the log's.
-        logged = [TaskResult(self.log.state.version, each.changes) for each in results]
+        logged = [TaskResult(self.log.state.version, result.changes) for result in results]
         end_offset = _furthest(Offset.from_json(record.end), Offset.from_json(end)).to_json()
         # Behind the version that the tasks saw: only against that one did they leave out what was logged already.
         self.put(digests_before.pop(), self._next_record(end_offset, digests), logged, transaction)

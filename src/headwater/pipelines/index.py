@@ -357,31 +357,31 @@ class IndexSink:
             TableChanged: the batch was planned from another record; or, without a server, a node's history has changed
                 since the batch was planned. With a server those vbuckets are read anew in the next batch.
         """
-        if self.server is None and any(each.unread for each in answers):
+        if self.server is None and any(answer.unread for answer in answers):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        dropped_ids = sorted({number for each in answers for number in each.dropped})
+        dropped_ids = sorted({number for answer in answers for number in answer.dropped})
         self._check_index()
         self.removed = self._removed_there(dropped_ids)
-        end_reached = advanced(end, [place for each in answers for place in each.reached])
+        end_reached = advanced(end, [place for answer in answers for place in answer.reached])
         # A node refuses a range also where it purged deletions in it since: the next batch reads those vbuckets anew.
         end_reached = _offset_to_read_anew(
-            end_reached, {vb for each in answers for vb in each.unread}, self.refresh().end
+            end_reached, {vb for answer in answers for vb in answer.unread}, self.refresh().end
         )
         with self._ledger.advance(after, end_reached) as database:
-            for each in answers:
-                replace_vbuckets(database, each.replaced)
-                for rows in staged(each.path):
+            for answer in answers:
+                replace_vbuckets(database, answer.replaced)
+                for rows in staged(answer.path):
                     apply(database, rows)
             self.removed += remove_collections(database, dropped_ids)
-        remove_staged([each.path for each in answers])
+        remove_staged([answer.path for answer in answers])
         return self.refresh()
 
     def count(self, progress: IndexProgress, answers: Sequence[IndexAnswer]) -> None:
         """Add the documents that the last batch added and removed to the progress."""
         progress.removed += self.removed
-        for each in answers:
-            progress.rollbacks += len(each.replaced)
-            for name, number in each.counts.items():
+        for answer in answers:
+            progress.rollbacks += len(answer.replaced)
+            for name, number in answer.counts.items():
                 setattr(progress, name, getattr(progress, name) + number)
 
     def _claim_index(self, server: SearchServer) -> str:

@@ -263,8 +263,8 @@ class KafkaPositions:
 
     def close(self) -> None:
         """Close the connection."""
-        for each in self._readers.values():
-            each.close()
+        for reader in self._readers.values():
+            reader.close()
         self._readers.clear()
 
     def _newest(self, end: int) -> bytes | None:
@@ -322,9 +322,11 @@ class KafkaPositions:
         """Return messages, and the ends of partitions, as they come."""
         with calls(self.target, self._troubles):
             results = self._reader("read_committed").consume(1000, POLL_SECONDS)
-        wrong = [each for each in results if each.error() is not None and each.error().name() != "_PARTITION_EOF"]
+        wrong = [
+            result for result in results if result.error() is not None and result.error().name() != "_PARTITION_EOF"
+        ]
         self._troubles += [each.error().str() for each in wrong]
-        return [each for each in results if each not in wrong]
+        return [result for result in results if result not in wrong]
 
     def _end(self, topic: str, number: int = 0) -> int:
         """Return the offset behind the last message of a partition, committed or not.

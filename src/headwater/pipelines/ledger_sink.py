@@ -182,10 +182,10 @@ class LedgerSink:
         Raises:
             TableChanged: it was planned from another record, or from another history than a node has by now.
         """
-        if any(each.unread for each in answers):
+        if any(answer.unread for answer in answers):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
-        reached = advanced(end, [place for each in answers for place in each.reached])
-        self.bring(after, reached, [each.findings for each in answers])
+        reached = advanced(end, [place for answer in answers for place in answer.reached])
+        self.bring(after, reached, [answer.findings for answer in answers])
         return self.refresh()
 
     def bring(self, after: str, end: Mapping[str, Any], findings: Sequence[Any]) -> None:
@@ -198,4 +198,4 @@ class LedgerSink:
 
     def count(self, progress: Any, answers: Sequence[LedgerAnswer]) -> None:
         """Add a committed batch to the job's progress."""
-        progress.rollbacks += sum(each.rollbacks for each in answers)
+        progress.rollbacks += sum(answer.rollbacks for answer in answers)

@@ -135,7 +135,7 @@ class ObserveSink(LedgerSink):
     def count(self, progress: ObserveProgress, answers: Sequence[LedgerAnswer]) -> None:
         """Add the counts of the last batch, and the windows that it closed."""
         super().count(progress, answers)
-        progress.changes += sum(each.changes for each in answers)
+        progress.changes += sum(answer.changes for answer in answers)
         progress.late, progress.unclocked = self.windows.late, self.windows.unclocked
         progress.windows += len(self.closed)
         progress.closed = [described(start, window, self.rules) for start, window in self.closed]
@@ -164,7 +164,7 @@ def _rates(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any
 def _hot_rows(start: int, window: Window, rules: WindowRules) -> list[dict[str, Any]]:
     head = {"window": instant(start), "seconds": rules.seconds}
     hot_keys = (window.hot or HotKeys()).top(rules.hot) if rules.hot else []
-    return [head | asdict(each) | _parts_of("key", each.key, rules) for each in hot_keys]
+    return [head | asdict(key) | _parts_of("key", key.key, rules) for key in hot_keys]
 
 
 def _parts_of(column: str, name: str, rules: WindowRules) -> dict[str, str]:

@@ -433,12 +433,12 @@ class SearchClient:
     def reach(self) -> dict[int, tuple[int, int]]:
         """Return the highest generation and the highest seqno of the index's documents, by vbucket."""
         buckets = self._by_vbucket({name: {"max": {"field": name}} for name in ("generation", "seqno")})
-        return {int(each["key"]): (_number(each["generation"]), _number(each["seqno"])) for each in buckets}
+        return {int(bucket["key"]): (_number(bucket["generation"]), _number(bucket["seqno"])) for bucket in buckets}
 
     def oldest(self) -> dict[int, int]:
         """Return the lowest generation of the index's documents, by vbucket."""
         buckets = self._by_vbucket({"generation": {"min": {"field": "generation"}}})
-        return {int(each["key"]): _number(each["generation"]) for each in buckets}
+        return {int(bucket["key"]): _number(bucket["generation"]) for bucket in buckets}
 
     def _by_vbucket(self, aggregations: Mapping[str, Any]) -> list[dict[str, Any]]:
         self._refresh()

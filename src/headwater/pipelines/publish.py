@@ -418,19 +418,19 @@ class PublishSink:
             return self._commit(after, end, answers)
         finally:
             # Of a batch that is not in the topics as well: the next attempt reads it again.
-            for each in answers:
-                Path(each.path).unlink(missing_ok=True)
+            for answer in answers:
+                Path(answer.path).unlink(missing_ok=True)
 
     def _commit(self, after: str, end: Mapping[str, Any], answers: Sequence[PublishAnswer]) -> LedgerRecord:
         if self._writer is None:
             raise TypeError("this process plans, it does not write")
-        if any(each.unread for each in answers):
+        if any(answer.unread for answer in answers):
             raise TableChanged(self.place, "vbuckets have another history than the batch was planned for")
         record = self._noted.record
         if record.digest != after:
             message = f"it is at batch {record.batch} by now and this one was planned from another place"
             raise TableChanged(self.place, message)
-        if any(each.rollbacks for each in answers):
+        if any(answer.rollbacks for answer in answers):
             self._writer.check_not_made_again(self._noted.topics)
         openings = self._writer.openings
         topics = {**self._noted.topics, **self._writer.ensure(_gathered(self._noted.topics, answers))}
@@ -438,7 +438,7 @@ class PublishSink:
             # Opened anew, the producer is let in again, though another process may have shut this one out before.
             self._check_alone()
         mark = self._mark()
-        end_reached = advanced(end, [place for each in answers for place in each.reached])
+        end_reached = advanced(end, [place for answer in answers for place in answer.reached])
         noted = PublicationState(
             LedgerRecord(self._bucket, end_reached, record.batch + 1),
             self._shape,
@@ -447,7 +447,7 @@ class PublishSink:
             self._noted.marked if mark is None else (time.time(), self._noted.marked[1] + 1),
         )
         try:
-            self._writer.publish((message for each in answers for message in staged(each.path)), noted, mark)
+            self._writer.publish((message for answer in answers for message in staged(answer.path)), noted, mark)
         except IdForgotten:
             self._check_alone()
             raise
@@ -463,9 +463,9 @@ class PublishSink:
 
     def count(self, progress: PublishProgress, answers: Sequence[PublishAnswer]) -> None:
         """Add a committed batch to the job's progress."""
-        for each in answers:
-            progress.rollbacks += each.rollbacks
-            for kind, count in each.counts.items():
+        for answer in answers:
+            progress.rollbacks += answer.rollbacks
+            for kind, count in answer.counts.items():
                 setattr(progress, kind, getattr(progress, kind) + count)
 
     def close(self) -> None:
@@ -571,7 +571,7 @@ def _documents_above(by_partition: Mapping[tuple[Identity, int], Published], flo
 def _gathered(noted: Mapping[str, TopicState], answers: Sequence[PublishAnswer]) -> dict[str, TopicState]:
     """Return the topics of a batch, each with all collections that have events there by then."""
     names: dict[str, set[str]] = {}
-    for topic, collections in (place for each in answers for place in each.topics.items()):
+    for topic, collections in (place for answer in answers for place in answer.topics.items()):
         collections_before = noted.get(topic, TopicState()).collections
         names.setdefault(topic, set(collections_before)).update(collections)
     return {

@@ -71,7 +71,7 @@ class QuarantineTable(Table):
             TableChanged: plan the batch anew.
         """
         record = self.refresh()
-        changed = [each for each in results if each.files or each.dead]
+        changed = [result for result in results if result.files or result.dead]
         if not changed and is_level(self.log, version):
             return version
         new_record = replace(self.next(record.end), quarantine=None)

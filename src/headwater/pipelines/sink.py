@@ -157,7 +157,7 @@ class TableSink(Table):
 
     def _check_quarantine(self) -> None:
         if not self.form.reads_json:
-            options = " or ".join(Mirror.typed(each.option) for each in FORMS if each.reads_json)
+            options = " or ".join(Mirror.typed(form.option) for form in FORMS if form.reads_json)
             reason = "every document fits a table that does not read JSON, so it has no quarantine"
             raise TableError(self.place, f"{reason}: mirror with {options}, or without {_QUARANTINE}")
 
@@ -276,10 +276,10 @@ class TableSink(Table):
         """Add a batch to the change log, then to the table: after a crash between them the log is ahead by one batch,
         never behind, and the tasks of the repeated batch leave out logged changes.
         """
-        if unread_vbuckets := sorted({vb for each in results for vb in each.unread}):
+        if unread_vbuckets := sorted({vb for result in results for vb in result.unread}):
             message = f"{len(unread_vbuckets)} vbuckets, the first is {unread_vbuckets[0]}, have another history"
             raise TableChanged(self.place, f"{message} than the batch was planned for; it is planned anew")
-        end_reached = advanced(end, [place for each in results for place in each.reached])
+        end_reached = advanced(end, [place for result in results for place in result.reached])
         new_record = self._commit_neighbours(after, end_reached, results, transaction)
         self.put(after, new_record, results, transaction, [*actions, *self._columns(results)])
         return new_record
@@ -298,7 +298,7 @@ class TableSink(Table):
             self.changes.append(results, end, (after, new_record.digest), transaction)
             failpoint("lake.log_committed")
         if self.quarantine and new_record.quarantine is not None:
-            quarantine_results = [each.aside for each in results if each.aside]
+            quarantine_results = [result.aside for result in results if result.aside]
             new_record = replace(
                 new_record, quarantine=self.quarantine.append(quarantine_results, new_record.quarantine, transaction)
             )
@@ -312,13 +312,13 @@ class TableSink(Table):
             TableChanged: parallel tasks gave a field different columns. The schema is extended to hold all of them, and
                 the batch is written again.
         """
-        new_columns = [each.columns for each in results if each.columns]
+        new_columns = [result.columns for result in results if result.columns]
         if not new_columns:
             return []
         before = self.log.refresh()
         schema = merged(before.fields, new_columns)
         action = {"metaData": before.metadata | {"schemaString": schema_string(schema)}}
-        if all(agrees(schema, each) for each in new_columns):
+        if all(agrees(schema, column) for column in new_columns):
             return [action]
         if schema != before.fields:
             self.log.commit([action], "ADD COLUMNS")

@@ -115,7 +115,7 @@ class _Batches:
             if not rows or rows[0].after != (before := self._sink.refresh()).digest:
                 return
             results = [self._sink.read(bytes(row.written)) for row in rows if row.written]
-            if self._sink.begun() is None and any(each.unread for each in results):
+            if self._sink.begun() is None and any(result.unread for result in results):
                 return  # a failover came between: the next batch is planned from the same record
             end, transaction = json.loads(rows[0].end), (self.query.result(), number)
             with span("batch", began=began) as attributes:

@@ -85,12 +85,14 @@ class TransitionTask:
             if isinstance(each, HeadwaterError)
         ]
         if bugs := [
-            each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, HeadwaterError)
+            outcome
+            for outcome in outcomes
+            if isinstance(outcome, BaseException) and not isinstance(outcome, HeadwaterError)
         ]:
             raise bugs[0]
         failpoint("transition.moved")
         return {
-            "moved": [asdict(each) for each in outcomes if isinstance(each, Moved)],
+            "moved": [asdict(outcome) for outcome in outcomes if isinstance(outcome, Moved)],
             "failed": [each.args for each in sorted(errors, key=lambda each: each.retriable)],
         }
 
@@ -229,7 +231,7 @@ class TransitionNodes:
                     survey.left[vb] = NodePair(
                         source, self.targets[pending_at[0] if pending_at else vb % len(self.targets)]
                     )
-                elif states[vb] is State.DEAD and all(each.get(vb) is not State.ACTIVE for each in source_states):
+                elif states[vb] is State.DEAD and all(state.get(vb) is not State.ACTIVE for state in source_states):
                     survey.ownerless.add(vb)
         return survey
 
@@ -273,8 +275,8 @@ async def judged(pair: NodePair, moves: Sequence[dict[str, Any]]) -> tuple[list[
     async with await NodeAdmin.connect(pair.source) as old, await NodeAdmin.connect(pair.target) as new:
         # The old copy is dead and writes nothing more, so its seqno is the end of its history.
         highs, details = await new.seqnos(State.ACTIVE), await old.stats("vbucket-details")
-        for each in moves:
-            vb = each["vbucket"]
+        for move in moves:
+            vb = move["vbucket"]
             source_seqno, target_seqno = int(details.get(f"vb_{vb}:high_seqno", 0)), highs.get(vb, -1)
             branch, log = (await old.failover_log(vb))[0][0], await new.failover_log(vb)
             # The branch may have ended below that, and the rest of the seqnos belong to another one.
@@ -290,7 +292,7 @@ async def judged(pair: NodePair, moves: Sequence[dict[str, Any]]) -> tuple[list[
                 errors.append(MoveError(vb, problem, "look at both nodes"))
                 continue
             rows.append(
-                each | {"source": source, "target": target, "high_seqno": source_seqno, "moved_at": time.time()}
+                move | {"source": source, "target": target, "high_seqno": source_seqno, "moved_at": time.time()}
             )
     return rows, errors
 
@@ -370,7 +372,7 @@ class _Transition:
 
         A journal may have moves of other transitions, whose nodes are not of this one; these are left out.
         """
-        sources, targets = ({str(each.address) for each in ends} for ends in (self._nodes.sources, self._nodes.targets))
+        sources, targets = ({str(end.address) for end in ends} for ends in (self._nodes.sources, self._nodes.targets))
         return {
             row["vbucket"]: (row["source"], row["target"])
             for row in self._journal.rows()
@@ -495,7 +497,7 @@ async def plan(job: Transition) -> tuple[str, dict[str, Any]]:
 
 def _nodes(job: Transition) -> TransitionNodes:
     def ends(nodes: Sequence[str | Endpoint]) -> list[Endpoint]:
-        return [each if isinstance(each, Endpoint) else Endpoint.of(each, job.user, job.password) for each in nodes]
+        return [node if isinstance(node, Endpoint) else Endpoint.of(node, job.user, job.password) for node in nodes]
 
     return TransitionNodes(ends(job.sources), ends(job.targets), job.vbuckets)
 

@@ -131,7 +131,7 @@ def lag_of(query: str, lags: list[Behind], latest: Mapping[str, Any] | None = No
     Args:
         latest: the offset of the nodes' newest changes, which also names vbuckets that no node has; None if unknown.
     """
-    changes, seconds = sum(each.changes for each in lags), max((each.seconds for each in lags), default=0.0)
+    changes, seconds = sum(lag.changes for lag in lags), max((lag.seconds for lag in lags), default=0.0)
     ownerless = (latest or {}).get("noNode", {})
     without = int(ownerless.get("vbuckets", 0)), float(ownerless.get("seconds", 0.0))
     complete = (latest or {}).get("complete", {})

@@ -358,7 +358,9 @@ class SourceNodes:
     def _is_seen(self, highs: Mapping[int, int]) -> bool:
         """Return True if no seqno has changed since the last observation, and all vbuckets were looked at recently."""
         # Changes that wait for other copies become readable though no seqno changes.
-        same = highs == self._highs and all(each.readable_seqno == each.high_seqno for each in self._histories.values())
+        same = highs == self._highs and all(
+            history.readable_seqno == history.high_seqno for history in self._histories.values()
+        )
         return same and self._clock() < self._whole_at + WHOLE_LOOK_SECONDS
 
     def _of_chosen_vbuckets(self, highs: Mapping[int, int]) -> dict[int, int]:

@@ -72,14 +72,16 @@ class _Writing:
         from headwater.client.collections import check_ids  # noqa: PLC0415 -- Spark loads the source in every session
 
         # A server without maps reports no uuid: then there is nothing to compare.
-        buckets = dict.fromkeys(each.bucket for each in messages if isinstance(each, WrittenByTask) and each.bucket[0])
+        buckets = dict.fromkeys(
+            message.bucket for message in messages if isinstance(message, WrittenByTask) and message.bucket[0]
+        )
         if len(buckets) > 1:
             before, now, *_ = buckets
             raise BucketMadeAnew(self.settings.url, before, now)
         ids = dict[str, int]()
-        for each in messages:
-            if isinstance(each, WrittenByTask):
-                check_ids(ids, each.collections)
+        for message in messages:
+            if isinstance(message, WrittenByTask):
+                check_ids(ids, message.collections)
 
 
 class DcpBatchWriter(_Writing, DataSourceArrowWriter):

@@ -38,7 +38,7 @@ _U32, _U64 = st.integers(0, 0xFFFF_FFFF), st.integers(0, 0xFFFF_FFFF_FFFF_FFFF)
 
 def any_class() -> list[type[Message]]:
     """Return every declared message class of every family, and the answers that all families share."""
-    return [*(each for family in FAMILIES for each in messages(family)), Done, Failure]
+    return [*(message for family in FAMILIES for message in messages(family)), Done, Failure]
 
 
 def any_message() -> st.SearchStrategy[Message]:
@@ -49,7 +49,7 @@ def any_message() -> st.SearchStrategy[Message]:
 def message_of(cls: type[AnyMessage]) -> st.SearchStrategy[AnyMessage]:
     """Generate a message of one class with legal fields."""
     layout = cls.layout
-    counted = {each.name for each in dataclasses.fields(cls) if not each.init}
+    counted = {field.name for field in dataclasses.fields(cls) if not field.init}
 
     @st.composite
     def build(draw: st.DrawFn) -> AnyMessage:
@@ -66,16 +66,16 @@ def message_of(cls: type[AnyMessage]) -> st.SearchStrategy[AnyMessage]:
 def _section(section: Section, flags: int = 0) -> st.SearchStrategy[dict[str, Any]]:
     """Generate the fields of a section, as keyword arguments; None for absent ones."""
     if isinstance(section, Fixed):
-        absent = {each.name: None for each in section.fields}
+        absent = {field.name: None for field in section.fields}
         shapes = st.sampled_from([shape.fields for shape in section.shapes.values()])
         return shapes.flatmap(_fields).map(lambda values: absent | values)
-    present = [each for each in section.fields if not each.when or flags & each.when]
-    absent = {each.name: None for each in section.fields if each not in present}
+    present = [field for field in section.fields if not field.when or flags & field.when]
+    absent = {field.name: None for field in section.fields if field not in present}
     return _fields(present).map(lambda values: absent | _without_gaps(present, values))
 
 
 def _fields(fields: Iterable[Field]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({each.name: _value(each) for each in fields})
+    return st.fixed_dictionaries({field.name: _value(field) for field in fields})
 
 
 def _without_gaps(present: Iterable[Field], values: dict[str, Any]) -> dict[str, Any]:
@@ -137,8 +137,10 @@ def _header(cls: type[Message]) -> st.SearchStrategy[dict[str, Any]]:
 
 def _asked_with(answer: type[Message]) -> list[int]:
     """Return the opcodes of the requests that can have this answer."""
-    requests = (each for family in FAMILIES for each in messages(family))
-    return sorted({opcode for each in requests if answer in each.layout.answers for opcode in each.layout.opcodes})
+    requests = (message for family in FAMILIES for message in messages(family))
+    return sorted(
+        {opcode for request in requests if answer in request.layout.answers for opcode in request.layout.opcodes}
+    )
 
 
 def _bytes(presence: Presence) -> st.SearchStrategy[bytes]:

@@ -46,7 +46,7 @@ def short_of(cls: type[Declared], defaults: Mapping[str, Any]) -> Short:
     For a class without a fixed form, all four functions always return None.
     """
     extras = cls.layout.extras
-    if cls.layout.engine or not isinstance(extras, Fixed) or not all(each.packs for each in extras.shapes.values()):
+    if cls.layout.engine or not isinstance(extras, Fixed) or not all(shape.packs for shape in extras.shapes.values()):
         return Short(*[lambda *_: None] * 4)
     source = _Source(cls, extras, defaults)
     lines = "\n".join([*source.reading(), *source.writing(), *source.reading_plain()])
@@ -107,11 +107,11 @@ class _Source:
     def _packing(self, number: int, shape: Shape) -> Iterator[str]:
         """Yield the lines that encode header and numbers of one form."""
         shapes = [shape] if self._fixed_value is None else [shape, self._fixed_value]
-        fields = [each for part in shapes for each in part.fields]
+        fields = [field for part in shapes for field in part.fields]
         codes = "".join(part.struct.format.removeprefix(">") for part in shapes)
         self.names[f"pack_{number}"] = Struct(HEADER.format + codes).pack
         third = "status" if self._layout.is_response else "vbucket"
-        own_names = "".join(f", values[{each.name!r}]" for each in fields)
+        own_names = "".join(f", values[{field.name!r}]" for field in fields)
         yield from _leaving("            ", _disallowed(fields, "values[{!r}]"))
         yield f"            size = {sum(part.struct.size for part in shapes)} + len(key) + len(value)"
         yield f"            head = pack_{number}({int(self._layout.magic)}, opcode, len(key), {shape.struct.size}, "
@@ -127,7 +127,7 @@ class _Source:
         yield from _leaving("    ", self._misplaced())
         for number, (size, shape) in enumerate(self._extras.shapes.items()):
             self.names[f"unpack_{number}"] = shape.struct.unpack
-            absent = [each.name for each in self._extras.fields if each not in shape.fields]
+            absent = [field.name for field in self._extras.fields if field not in shape.fields]
             yield f"    {'el' * bool(number)}if len(extras) == {size}:"
             yield f"        {_targets(shape.fields)} = unpack_{number}(extras)"
             yield from (f"        of_{name} = None" for name in absent)
@@ -189,7 +189,7 @@ class _Source:
             yield from _leaving("    ", ["end != len(value)"] if self._only_value is not None else [])
 
     def _flags(self) -> str:
-        return "of_flags or 0" if "flags" in {each.name for each in self._extras.fields} else "0"
+        return "of_flags or 0" if "flags" in {field.name for field in self._extras.fields} else "0"
 
     def _values(self) -> dict[str, str]:
         """Return the source expression for each field of a message, by the field's name."""
@@ -226,7 +226,7 @@ def _only_value(layout: Layout) -> Field | None:
 
 def _targets(fields: Iterable[Field]) -> str:
     """Return the source of the left side of an assignment from an unpacked struct."""
-    return f"({''.join(f'of_{each.name}, ' for each in fields)})"
+    return f"({''.join(f'of_{field.name}, ' for field in fields)})"
 
 
 def _wrong(name: str, presence: Presence) -> Iterator[str]:
@@ -249,7 +249,7 @@ def _making(values: Mapping[str, str], more_entries: Iterable[str] = ()) -> Iter
 
 def _disallowed(fields: Iterable[Field], pattern: str) -> Iterator[str]:
     """Return the conditions, in source, for field values that belong to another version of the message."""
-    return (f"{pattern.format(each.name)} not in {each.only!r}" for each in fields if each.only)
+    return (f"{pattern.format(field.name)} not in {field.only!r}" for field in fields if field.only)
 
 
 def _leaving(indent: str, conditions: Iterable[str]) -> Iterator[str]:

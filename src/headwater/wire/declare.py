@@ -170,9 +170,9 @@ class Layout:
 
     def field_bytes(self, name: str) -> int:
         """Return the number of bytes of a field of fixed size; TypeError if there is no such field."""
-        for each in self.fields:
-            if each.name == name and each.codec.size is not None:
-                return each.codec.size
+        for field in self.fields:
+            if field.name == name and field.codec.size is not None:
+                return field.codec.size
         raise TypeError(f"{self.name} has no field {name!r} of a fixed size")
 
     @property
@@ -193,12 +193,12 @@ class Layout:
             TypeError: there is no such field, or its offset depends on the message's content.
         """
         at = HEADER_BYTES
-        for each in self.extras.fields:
-            if each.name == name:
+        for field in self.extras.fields:
+            if field.name == name:
                 return at
-            if each.optional or each.codec.size is None:
+            if field.optional or field.codec.size is None:
                 break
-            at += each.codec.size
+            at += field.codec.size
         raise TypeError(f"{self.name} has no field {name!r} whose place is known")
 
     def bad(self, opcode: int, problem: object) -> BadMessage:
@@ -220,7 +220,7 @@ def _own_fields(cls: type) -> list[Field]:
 def _codec_of(hint: Any) -> tuple[Codec, bool]:
     """Return the codec in an annotation, and whether the field may be None."""
     if get_origin(hint) in (Union, UnionType):
-        (inner,) = (each for each in get_args(hint) if each is not NoneType)
+        (inner,) = (argument for argument in get_args(hint) if argument is not NoneType)
         return _codec_of(inner)[0], True
     if get_origin(hint) is not Annotated:
         raise TypeError(f"{hint!r} has no form on the wire; use u8 to u64 or another Annotated type")
@@ -283,8 +283,8 @@ class Declared:
         above = cls.layout
         fields = _merged(above.fields, _own_fields(cls))
         cls._collect_fields(status)
-        in_extras = [each for each in fields if each.place is EXTRAS]
-        in_value = [each for each in fields if each.place is VALUE]
+        in_extras = [field for field in fields if field.place is EXTRAS]
+        in_value = [field for field in fields if field.place is VALUE]
         if extras_bytes is None:
             extras_bytes = tuple(above.extras.shapes) if above.fields == fields else ()
         changed: dict[str, Any] = {"opcode": opcode, "magic": magic, "key": key, "value": value, "status": status}
@@ -296,7 +296,7 @@ class Declared:
             fields=fields,
             extras=section_of(EXTRAS, in_extras, extras_bytes),
             body=section_of(VALUE, in_value, value_bytes) if in_value else None,
-            engine=any(each.place is ENGINE for each in fields),
+            engine=any(field.place is ENGINE for field in fields),
             quiet=quiet,
             refused=refused,
             **{name: value for name, value in changed.items() if value is not None},
@@ -312,9 +312,11 @@ class Declared:
             setattr(cls, "status", status)  # noqa: B010 -- the default of a dataclass field, unknown to Declared
         dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
         all_fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is one since the line above
-        arguments = [each for each in all_fields if each.init]
-        cls._defaults = {each.name: each.default for each in arguments if each.default is not dataclasses.MISSING}
-        cls._arguments = frozenset(each.name for each in arguments)
+        arguments = [field for field in all_fields if field.init]
+        cls._defaults = {
+            argument.name: argument.default for argument in arguments if argument.default is not dataclasses.MISSING
+        }
+        cls._arguments = frozenset(argument.name for argument in arguments)
         cls._short = None  # a class above may have compiled its own
 
     def __init__(self, **arguments: Any) -> None:
@@ -341,4 +343,4 @@ class Declared:
         return self.__dict__ == other.__dict__ if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(tuple(self.__dict__[each.name] for each in dataclasses.fields(self)))  # type: ignore[arg-type]
+        return hash(tuple(self.__dict__[field.name] for field in dataclasses.fields(self)))  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ def _candidates(dialect: Dialect, frame: Frame) -> Iterator[type[Message]]:
 def _table(dialect: Dialect) -> dict[tuple[bool, bool, int], tuple[type[Message], ...]]:
     """Return the dialect's classes by (is a server's message, is a response, opcode)."""
     table: dict[tuple[bool, bool, int], dict[type[Message], None]] = {}
-    for each in (each for module in dialect.value for each in messages(module)):
+    for each in (message for module in dialect.value for message in messages(module)):
         server = each.layout.magic in (Magic.SERVER_REQUEST, Magic.SERVER_RESPONSE)
         for opcode in each.layout.opcodes:
             table.setdefault((server, each.layout.is_response, opcode), {})[each] = None
@@ -101,9 +101,9 @@ def requests(opcode: int) -> tuple[type[Request], ...]:
 
 def answers_of(request: type[Message]) -> Iterator[type[Message]]:
     """Yield the classes of answers that a request may get, besides Failure."""
-    for each in request.layout.answers:
-        if issubclass(each, Message):
-            yield each
+    for answer in request.layout.answers:
+        if issubclass(answer, Message):
+            yield answer
 
 
 def _refusal(frame: Frame, problems: list[BadMessage]) -> BadMessage:

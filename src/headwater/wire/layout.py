@@ -214,7 +214,7 @@ class Request(Message, magic=Magic.CLIENT_REQUEST):
         data = short.write_plain(vbucket, opaque, numbers)
         if data is not None:
             return data
-        own_fields: dict[str, Any] = dict(zip((each.name for each in cls.layout.fields), numbers, strict=True))
+        own_fields: dict[str, Any] = dict(zip((field.name for field in cls.layout.fields), numbers, strict=True))
         return cls(vbucket=vbucket, opaque=opaque, **own_fields).encode()
 
     @classmethod

@@ -146,7 +146,7 @@ class CollectionsManifest:
 
     def scope_by_id(self, number: int) -> Scope | None:
         """Return the scope with an id, or None."""
-        return next((each for each in self.scopes if each.id == number), None)
+        return next((scope for scope in self.scopes if scope.id == number), None)
 
     def collection(self, scope: str, name: str) -> Collection | None:
         """Return the collection with these names of its scope and itself, or None."""
@@ -183,7 +183,7 @@ class CollectionsManifest:
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest as a JSON object."""
-        return {"uid": f"{self.uid:x}", "scopes": [_scope_json(each) for each in self.scopes]}
+        return {"uid": f"{self.uid:x}", "scopes": [_scope_json(scope) for scope in self.scopes]}
 
     @classmethod
     def decode(
@@ -246,7 +246,7 @@ class CollectionsManifest:
         if name == DEFAULT:
             raise ManifestRefused("Deleting the _default scope is not allowed")
         dropped_scope = self._scope(name)
-        return CollectionsManifest(self.uid + 1, tuple(each for each in self.scopes if each != dropped_scope))
+        return CollectionsManifest(self.uid + 1, tuple(scope for scope in self.scopes if scope != dropped_scope))
 
     def with_collection(
         self, scope: str, name: str, max_ttl: int | None, number: int, *, history: bool = True
@@ -262,7 +262,11 @@ class CollectionsManifest:
     def without_collection(self, scope: str, name: str) -> CollectionsManifest:
         """Return the next manifest, without a collection."""
         parent, _ = self._collection(scope, name)
-        return self._with(replace(parent, collections=tuple(each for each in parent.collections if each.name != name)))
+        return self._with(
+            replace(
+                parent, collections=tuple(collection for collection in parent.collections if collection.name != name)
+            )
+        )
 
     def with_history(self, scope: str, name: str, *, history: bool) -> CollectionsManifest:
         """Return the next manifest, with this history flag of a collection; this manifest if it has that flag
@@ -344,7 +348,7 @@ class CollectionsManifest:
             if scope.id not in their_scopes
         ]
         # "Only the last event carries the new one, so a client may persist (uid, seqno) safely" (dcp 2.16).
-        return [*events[:-1], *(each._replace(manifest_uid=following.uid) for each in events[-1:])]
+        return [*events[:-1], *(event._replace(manifest_uid=following.uid) for event in events[-1:])]
 
     def after(self, *events: ManifestEvent) -> CollectionsManifest:
         """Return the manifest after these events; an event that does not apply to it changes only the uid."""
@@ -365,7 +369,9 @@ class ManifestFold:
         self.uid: int = base.uid
         self._manifest: CollectionsManifest | None = base
         self._names = {scope.id: scope.name for scope in base.scopes}
-        self._collections = {scope.id: {each.id: each for each in scope.collections} for scope in base.scopes}
+        self._collections = {
+            scope.id: {collection.id: collection for collection in scope.collections} for scope in base.scopes
+        }
 
     @property
     def manifest(self) -> CollectionsManifest:
@@ -429,7 +435,7 @@ def _scope_json(scope: Scope) -> dict[str, Any]:
     return {
         "uid": f"{scope.id:x}",
         "name": scope.name,
-        "collections": [_collection_json(each) for each in scope.collections],
+        "collections": [_collection_json(collection) for collection in scope.collections],
     }
 
 
@@ -445,7 +451,7 @@ def _read_scope(fields: object, flags: HistoryFlags) -> Scope:
     name = name if name in {DEFAULT, SYSTEM} else check_name(name, "scope")
     is_system = name == SYSTEM
     collections = tuple(_read_collection(each, flags, is_system=is_system) for each in fields.get("collections", []))
-    _unlike((each.name for each in collections), f"collections of scope {name} are named")
+    _unlike((collection.name for collection in collections), f"collections of scope {name} are named")
     return Scope(parse_uid(fields.get("uid"), f"scope {name}"), str(name), collections)
 
 
@@ -484,7 +490,7 @@ def _unlike(names: Iterable[str | int], kind: str) -> None:
 
 def _check_counts(scopes: list[Any], count_max: int) -> None:
     """Raise ManifestRefused for more than `count_max` scopes or collections, before any of them is read."""
-    lists = [each.get("collections") for each in scopes if isinstance(each, dict)]
+    lists = [scope.get("collections") for scope in scopes if isinstance(scope, dict)]
     collections = sum(len(each) for each in lists if isinstance(each, list))
     if max(collections, len(scopes)) > count_max:
         raise ManifestRefused(f"{collections} collections in {len(scopes)} scopes; {count_max} of each are allowed")

@@ -61,12 +61,12 @@ class Shape:
     """
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
-        codes = "".join(_struct_code(each.codec) for each in fields)
+        codes = "".join(_struct_code(field.codec) for field in fields)
         self.fields = fields
         self.struct: Final = Struct(">" + codes)
-        self.names: Final = tuple(each.name for each in fields)
+        self.names: Final = tuple(field.name for field in fields)
         self.packs: Final = "s" not in codes
-        self.looked_at: Final = tuple(each for each in fields if each.only)
+        self.looked_at: Final = tuple(field for field in fields if field.only)
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Return the fields' bytes: all at once if possible, one by one if a value must be checked."""
@@ -77,7 +77,7 @@ class Shape:
                 return self.struct.pack(*[values[name] for name in self.names])
             except struct.error:
                 pass  # it is told below, with the field's name
-        return b"".join(_write(each, values[each.name]) for each in self.fields)
+        return b"".join(_write(field, values[field.name]) for field in self.fields)
 
     def unpack(self, data: bytes) -> dict[str, Any]:
         """Return the fields' values; `data` has this shape's length."""
@@ -95,7 +95,7 @@ class Fixed:
     """
 
     def __init__(self, place: FieldPlace, fields: tuple[Field, ...], shapes: Mapping[int, Shape]) -> None:
-        optional = [each for each in fields if each.optional]
+        optional = [field for field in fields if field.optional]
         self.place: FieldPlace = place
         self.fields: Final = fields
         self.shapes: Final = shapes
@@ -118,7 +118,7 @@ class Fixed:
         shape = self.chosen.get(tuple([values[name] is None for name in self.optional]))
         if shape is not None:
             return shape.pack(values)
-        present = [each.name for each in self.fields if not each.optional or values[each.name] is not None]
+        present = [field.name for field in self.fields if not field.optional or values[field.name] is not None]
         raise ValueError(f"no form of this message has exactly {', '.join(present) or 'no fields'}")
 
 
@@ -134,12 +134,12 @@ class Running:
         """Return the fields' values; None for fields whose bit is not set."""
         values: dict[str, Any] = {}
         at = 0
-        for each in self.fields:
-            if each.when and not flags & each.when:
-                values[each.name] = None
+        for field in self.fields:
+            if field.when and not flags & field.when:
+                values[field.name] = None
                 continue
-            values[each.name], at = each.codec.read(data, at)
-            each.check(values[each.name])
+            values[field.name], at = field.codec.read(data, at)
+            field.check(values[field.name])
         if at != len(data):
             raise ValueError(f"{self.place}: {len(data) - at} of {len(data)} bytes are left over")
         return values
@@ -147,16 +147,16 @@ class Running:
     def write(self, values: Mapping[str, Any]) -> bytes:
         """Return the section's bytes."""
         flags, present, has_ended = values.get("flags") or 0, [], False
-        for each in self.fields:
-            value, expected = values[each.name], not each.when or bool(flags & each.when)
-            is_missing = expected and value is None and isinstance(each.codec, Tail)
+        for field in self.fields:
+            value, expected = values[field.name], not field.when or bool(flags & field.when)
+            is_missing = expected and value is None and isinstance(field.codec, Tail)
             if (value is not None) != expected and not is_missing:
-                raise ValueError(f"{each.name} must be given exactly when flag 0x{each.when:x} is set")
+                raise ValueError(f"{field.name} must be given exactly when flag 0x{field.when:x} is set")
             if has_ended and value is not None:
-                raise ValueError(f"{each.name} can't follow a field that is missing")
+                raise ValueError(f"{field.name} can't follow a field that is missing")
             has_ended |= is_missing
             if expected:
-                present.append(_write(each, value))
+                present.append(_write(field, value))
         return b"".join(present)
 
 
@@ -179,26 +179,26 @@ def section_of(place: FieldPlace, fields: Sequence[Field], lengths: Sequence[int
         fields: in wire order.
         lengths: the legal lengths in bytes; empty means the required fields and any prefix of the optional ones.
     """
-    if not all(isinstance(each.codec, Number) for each in fields):
+    if not all(isinstance(field.codec, Number) for field in fields):
         return Running(place, tuple(fields))
     shapes = {length: _shape(place, fields, length) for length in lengths or _prefixes(fields)}
     return Fixed(place, tuple(fields), shapes)
 
 
 def _prefixes(fields: Sequence[Field]) -> list[int]:
-    total = sum(_size(each) for each in fields if not each.optional)
-    return [total] + [total := total + _size(each) for each in fields if each.optional]
+    total = sum(_size(field) for field in fields if not field.optional)
+    return [total] + [total := total + _size(field) for field in fields if field.optional]
 
 
 def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
     """Return the shape with `length` bytes; of several choices of optional fields, a prefix of them is preferred."""
-    optional = [each for each in fields if each.optional]
-    spare = length - sum(_size(each) for each in fields if not each.optional)
+    optional = [field for field in fields if field.optional]
+    spare = length - sum(_size(field) for field in fields if not field.optional)
     # Fewest optional fields first, so a length that several choices make is the older version's.
     for count in range(len(optional) + 1):
         for choice in combinations(optional, count):
             if sum(_size(each) for each in choice) == spare:
-                return Shape(tuple(each for each in fields if not each.optional or each in choice))
+                return Shape(tuple(field for field in fields if not field.optional or field in choice))
     raise TypeError(f"no choice of fields makes {length} bytes of {place}")
 
 

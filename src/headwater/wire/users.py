@@ -72,7 +72,7 @@ class UserList:
     @property
     def revision(self) -> int:
         """The revision of the newest change."""
-        return max((each.revision for each in self.entries.values()), default=0)
+        return max((entry.revision for entry in self.entries.values()), default=0)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -193,6 +193,6 @@ def _revision(number: Any) -> int:
 def _verifier(fields: Any) -> Verifier:
     salt, iterations, stored_key, server = fields
     texts = (salt, stored_key, server)
-    if not all(isinstance(each, str) for each in texts) or type(iterations) is not int or not 0 < iterations < 1 << 31:
+    if not all(isinstance(text, str) for text in texts) or type(iterations) is not int or not 0 < iterations < 1 << 31:
         raise UserListRefused("a verifier that is none")
     return salt, iterations, stored_key, server

@@ -29,7 +29,7 @@ def test_nodes_that_join_one_with_data_get_its_history(told):
     full.kept = 60, 1 << 20
     members = FakeMembers(full, FakeNode(B, ". ."))
     assert told(members, *BOTH)[0] == 0
-    assert [each for each in members.calls if "keep_history" in each] == [(B, "keep_history", 60, 1 << 20)]
+    assert [call for call in members.calls if "keep_history" in call] == [(B, "keep_history", 60, 1 << 20)]
 
 
 def test_one_node_is_not_several_and_has_nothing_to_spread(told):

@@ -38,7 +38,7 @@ class Brew(DeclaredWork):
     async def run(self, members: Any, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:
         """Do it."""
         BEGUN.append(self)
-        return WorkOutcome("brewed", {"at": [str(each) for each in seeds]}, details=("one was cold",))
+        return WorkOutcome("brewed", {"at": [str(seed) for seed in seeds]}, details=("one was cold",))
 
 
 @dataclass(frozen=True)

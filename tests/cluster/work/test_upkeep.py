@@ -54,4 +54,4 @@ def test_a_flush_is_of_all_members_while_nobody_hands_anything_over(monkeypatch:
 
     with testing.node(vbuckets=2, vbucket_state="none") as one, testing.node(vbuckets=2, vbucket_state="none") as two:
         asyncio.run(doing([one, two]))
-    assert len(refusals) == 2 and all("flush" in each for each in refusals)
+    assert len(refusals) == 2 and all("flush" in refusal for refusal in refusals)

@@ -33,7 +33,7 @@ def test_each_bound_that_is_broken_is_a_complaint() -> None:
     report.add(target(), Row("fat", peak_bytes=101))  # type: ignore[arg-type]
     report.add(target(), Row("deaf", unserved=2))  # type: ignore[arg-type]
     report.add(target(running=False), Row("deadly"))  # type: ignore[arg-type]
-    assert [each.partition(":")[0] for each in report.complaints] == ["slow", "fat", "deaf", "deadly"]
+    assert [complaint.partition(":")[0] for complaint in report.complaints] == ["slow", "fat", "deaf", "deadly"]
     *rows, worst = report.table()
     assert len(rows) == 6
     assert worst.startswith("the worst of each") and worst.split()[4:5] == ["70.0"]

@@ -15,7 +15,7 @@ def test_all_declared_opcodes_have_frames_and_each_is_whole() -> None:
     for opcode in found:
         frames = list(limits.small(opcode, Random(1)))
         assert len(frames) > 30
-        assert all(frame_bytes(each) == len(each) and each[1] == opcode for each in frames)
+        assert all(frame_bytes(frame) == len(frame) and frame[1] == opcode for frame in frames)
 
 
 def test_well_formed_extras_are_among_them() -> None:
@@ -32,4 +32,4 @@ def test_large_values_are_of_every_kind_and_about_as_large_as_told() -> None:
     assert {datatype for datatype, _ in limits.values(Random(1), size)} >= {0, 2, 4, 6}
     assert all(len(value) <= size for _, value in limits.values(Random(1), size))
     frames = list(limits.large(Opcode.SET, Random(1), size))
-    assert all(frame_bytes(each) == len(each) for each in frames)
+    assert all(frame_bytes(frame) == len(frame) for frame in frames)

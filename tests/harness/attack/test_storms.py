@@ -41,6 +41,6 @@ def test_every_storm_is_in_the_list_and_tells_what_it_does() -> None:
     listed = (*storms.STORMS, *tls_storms.STORMS, *word_storms.STORMS)
     assert all(each.__doc__ for each in listed)
     for module in (storms, tls_storms, word_storms):
-        taking = [each for each in vars(module).values() if takes_a_place_alone(each, module.__name__)]
+        taking = [var for var in vars(module).values() if takes_a_place_alone(var, module.__name__)]
         assert set(taking) == set(module.STORMS)
     assert storms.stream_request(3).opcode == Opcode.DCP_STREAM_REQ

@@ -27,5 +27,5 @@ def test_guests_come_in_by_tls_and_the_node_serves_them_after_storms() -> None:
         tls_storms.tls_handshakes_that_are_cut(place)
         tls_storms.plain_bytes_to_the_port_for_tls(place)
         with tls_storms.tls_crowd(place, 100, 60.0) as guests:
-            assert len(guests) == 2 and all(each.settle() for each in guests)
-            assert all(isinstance(each.socket, ssl.SSLSocket) for each in guests)
+            assert len(guests) == 2 and all(guest.settle() for guest in guests)
+            assert all(isinstance(guest.socket, ssl.SSLSocket) for guest in guests)

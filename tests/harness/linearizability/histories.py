@@ -60,8 +60,8 @@ def restart(began: float, ended: float) -> Fault:
 
 def history(*events: Operation | Fault) -> History:
     """A history of the only key."""
-    operations = [each for each in events if isinstance(each, Operation)]
-    return History(tuple(operations), tuple(each for each in events if isinstance(each, Fault)))
+    operations = [event for event in events if isinstance(event, Operation)]
+    return History(tuple(operations), tuple(event for event in events if isinstance(event, Fault)))
 
 
 def has_an_order(part: History, model: Model) -> bool:
@@ -77,10 +77,10 @@ def has_an_order(part: History, model: Model) -> bool:
         for at, event in enumerate(left):
             others = [*left[:at], *left[at + 1 :]]
             # Whoever must be over before this one begins: what may have no effect is left out by that.
-            late = [each for each in others if each.end < begin(event)]
+            late = [other for other in others if other.end < begin(event)]
             if not all(map(is_optional, late)):
                 continue
-            rest = [each for each in others if each not in late]
+            rest = [other for other in others if other not in late]
             if any(orders(after, rest) for after in model.steps(state, event)):
                 return True
         return False

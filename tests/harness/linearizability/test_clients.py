@@ -68,8 +68,8 @@ def test_all_that_four_clients_of_a_node_see_is_explained(node: Node) -> None:
         each.join(60)
         assert each.error is None
     found = recorder.history()
-    assert {each.kind for each in found.operations} == set(KINDS)
-    outcomes = Counter(each.outcome for each in found.operations)
+    assert {operation.kind for operation in found.operations} == set(KINDS)
+    outcomes = Counter(operation.outcome for operation in found.operations)
     assert outcomes[Outcome.DONE] > 300 and outcomes[Outcome.EXISTS] and outcomes[Outcome.MISSING]
     judgement = judged(found)
     assert judgement.is_good, judgement.reports

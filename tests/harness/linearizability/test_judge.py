@@ -58,7 +58,7 @@ def test_keys_are_judged_one_by_one() -> None:
     part = history(did(0, 1, Kind.SET, "a"), did(2, 3, Kind.GET, shows="a"))
     other = history(did(0, 1, Kind.SET, "a", key="other"), did(2, 3, Kind.GET, shows="b", key="other"))
     verdicts = judge(History(part.operations + other.operations), Model())
-    assert [(each.key, each.is_violation) for each in verdicts] == [(KEY, False), ("other", True)]
+    assert [(verdict.key, verdict.is_violation) for verdict in verdicts] == [(KEY, False), ("other", True)]
 
 
 def test_many_changes_without_an_answer_are_no_matter() -> None:

@@ -72,8 +72,8 @@ def test_what_was_not_answered_is_a_maybe_that_may_take_effect_for_ever() -> Non
     recorder.fault(FaultKind.FAILOVER, began=3.0, ended=None, keys=("k",))
     history = recorder.history()
     assert len(recorder) == 2
-    assert [each.outcome for each in history.operations] == [Outcome.DONE, Outcome.MAYBE]
-    assert [each.end for each in history.operations] == [2.0, math.inf]
+    assert [operation.outcome for operation in history.operations] == [Outcome.DONE, Outcome.MAYBE]
+    assert [operation.end for operation in history.operations] == [2.0, math.inf]
     assert history.faults[0].end == math.inf
 
 

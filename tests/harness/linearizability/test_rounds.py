@@ -24,5 +24,5 @@ def test_what_clients_of_three_nodes_saw_is_explained(seed: int, tmp_path: Path)
     assert judgement.is_good, "\n".join([*this.did, *judgement.reports])
     assert len(found.operations) > 100 and len(this.did) > 1
     if seed == 4:
-        assert {FaultKind.FAILOVER, FaultKind.MOVE} <= {each.kind for each in found.faults}
-        assert sum(each.outcome is Outcome.DONE for each in found.operations) > 50
+        assert {FaultKind.FAILOVER, FaultKind.MOVE} <= {fault.kind for fault in found.faults}
+        assert sum(operation.outcome is Outcome.DONE for operation in found.operations) > 50

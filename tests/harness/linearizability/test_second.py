@@ -33,8 +33,8 @@ def side_by_side(parts: Sequence[History]) -> History:
     faults: list[Fault] = []
     for number, part in enumerate(parts):
         key = f"{number:03}"
-        operations += [replace(each, key=key) for each in part.operations]
-        faults += [replace(each, keys=(key,)) for each in part.faults]
+        operations += [replace(operation, key=key) for operation in part.operations]
+        faults += [replace(fault, keys=(key,)) for fault in part.faults]
     error = parts[0].clock_error_seconds if parts else 1.5
     return History(tuple(operations), tuple(faults), error)
 
@@ -46,7 +46,7 @@ def words(whole: History, *, plain_may_be_lost: bool) -> dict[str, Word]:
 
 @pytest.mark.parametrize("plain_may_be_lost", [False, True], ids=["strict", "plain"])
 def test_both_judges_agree_about_histories_by_hand(plain_may_be_lost: bool) -> None:
-    parts = [history(*each) for cases in (EXPLAINED, UNEXPLAINED, LOST, NOT_LOST) for each in cases.values()]
+    parts = [history(*case) for cases in (EXPLAINED, UNEXPLAINED, LOST, NOT_LOST) for case in cases.values()]
     whole = replace(side_by_side(parts), clock_error_seconds=0.0)
     assert verdicts(whole, plain_may_be_lost=plain_may_be_lost) == words(whole, plain_may_be_lost=plain_may_be_lost)
 

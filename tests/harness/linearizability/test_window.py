@@ -19,7 +19,7 @@ def test_of_many_operations_those_remain_that_contradict_each_other() -> None:
     stale = did(60, 61, Kind.GET, shows="v48", client=3)
     part = history(*before, *reads, stale, did(70, 71, Kind.SET, "later"))
     search = smallest(part, MODEL, judge_key(part, MODEL, KEY))
-    certain = [each for each in search.found.operations if not is_optional(each)]
+    certain = [operation for operation in search.found.operations if not is_optional(operation)]
     assert search.unexplained == stale
     assert len(certain) <= 3
     text = report(part, MODEL, judge_key(part, MODEL, KEY))

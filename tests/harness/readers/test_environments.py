@@ -12,9 +12,9 @@ from harness.readers.reading import READERS as PROGRAMS
 
 
 def test_each_reader_has_a_program_and_an_environment() -> None:
-    assert {each.program for each in READERS} == set(PROGRAMS)
-    assert {each.environment for each in READERS} == {OURS, *ENVIRONMENTS}
-    assert len({(each.name, each.form) for each in READERS}) == len(READERS)
+    assert {reader.program for reader in READERS} == set(PROGRAMS)
+    assert {reader.environment for reader in READERS} == {OURS, *ENVIRONMENTS}
+    assert len({(reader.name, reader.form) for reader in READERS}) == len(READERS)
 
 
 def test_a_reader_is_where_its_first_package_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ CANNOT = {
 @pytest.mark.parametrize("kind", few_of(KINDS, *FEW), ids=lambda kind: kind.name)
 def test_readers_see_what_the_bucket_has(kind: Kind, tmp_path: Path) -> None:
     tables = list(written(tmp_path, (kind,), ("delta,iceberg",)))
-    found = list(cells([each for each in READERS if each.program in HERE], tables, tmp_path))
-    programs = {(each.name, each.form): each.program for each in READERS}
+    found = list(cells([reader for reader in READERS if reader.program in HERE], tables, tmp_path))
+    programs = {(reader.name, reader.form): reader.program for reader in READERS}
     for cell in found:
         wanted = CANNOT.get((cell.kind, programs[cell.reader, cell.reads]), "right")
         assert (cell.outcome, cell.words) == (wanted, cell.words if wanted == "refuses" else ""), cell

@@ -145,7 +145,7 @@ def test_work_of_a_pool_is_done_beside_its_maker(place: Place) -> None:
         wait_for(futures, 1.5)
         seen.append("looked")
         pool.shutdown()
-        return [each.result() for each in futures]
+        return [future.result() for future in futures]
 
     program = place.begin("p", asks)
     place.schedule.run(5.0)

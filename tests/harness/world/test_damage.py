@@ -77,7 +77,7 @@ def test_damage_is_told_that_no_vbucket_needs_any_more_for_the_next_start_meets_
             world.machines[0].address,
             world.complete("looker", partial(problems_of, world.addresses), 9),
         )
-        assert [each.partition(",")[0] for each in problems if "damaged" in each] == [  # type: ignore[attr-defined]
+        assert [problem.partition(",")[0] for problem in problems if "damaged" in problem] == [  # type: ignore[attr-defined]
             f"{address} has a damaged batch on its disk"
         ]
         world.damage.replace_now()
@@ -130,7 +130,7 @@ def test_a_force_may_lose_what_the_machine_acknowledged_alone_and_nothing_else()
             called = at + world.now() - world.schedule.now
             number = world.recorder.asked(1, "k", Kind.SET, Argument(level=Level.MAJORITY), called=called)
             world.recorder.answered(number, Result(Outcome.DONE, node=address), at=called)
-        levels = [each.argument.level for each in judged_history(world).of("k").operations]
+        levels = [operation.argument.level for operation in judged_history(world).of("k").operations]
         assert levels == [Level.MAJORITY, Level.NONE, Level.MAJORITY]
 
 
@@ -208,7 +208,7 @@ def test_who_has_the_only_other_copy_is_not_failed_over_meanwhile() -> None:
         assert begin(world, flip(LATE_IN_A_VALUE)) is not None
         known = world.newest_map()
         assert known is not None
-        alone = {world.addresses.index(each) for vb in range(known.vbuckets) for each in known.copies(vb)[:2]} - {0}
+        alone = {world.addresses.index(copy) for vb in range(known.vbuckets) for copy in known.copies(vb)[:2]} - {0}
         is_put_off = [at for at in range(len(world.machines)) if world.damage.is_put_off(at)]
         if known.replica_count == 1:
             assert set(is_put_off) <= alone and is_put_off

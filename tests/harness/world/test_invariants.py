@@ -23,7 +23,9 @@ def durable_set(world: World) -> Operation:
     """A durable write that was acknowledged."""
     operations = world.recorder.history().operations
     return next(
-        each for each in operations if each.kind is Kind.SET and each.outcome is Outcome.DONE and each.argument.level
+        operation
+        for operation in operations
+        if operation.kind is Kind.SET and operation.outcome is Outcome.DONE and operation.argument.level
     )
 
 
@@ -39,8 +41,8 @@ def test_the_page_prints_the_promises() -> None:
 
 
 def test_each_promise_has_a_name_of_its_own_and_a_judge() -> None:
-    assert len({each.name for each in INVARIANTS}) == len(INVARIANTS)
-    assert all(each.by and each.sentence for each in INVARIANTS)
+    assert len({invariant.name for invariant in INVARIANTS}) == len(INVARIANTS)
+    assert all(invariant.by and invariant.sentence for invariant in INVARIANTS)
 
 
 def test_a_durable_write_is_kept_where_a_promoted_copy_commits_its_prepare(
@@ -120,11 +122,11 @@ def test_a_world_without_faults_keeps_all_promises_and_each_that_is_broken_is_fo
 
 def test_what_a_superseded_node_said_is_left_out_but_for_durable_writes(world: World) -> None:
     operations = world.recorder.history().operations
-    for name in (each.name for each in world.machines):
+    for name in (machine.name for machine in world.machines):
         world.watcher.superseded += [Interval(name, vb, 0.0) for vb in range(world.plan.vbuckets)]
     left = judged_history(world).operations
     assert all(each.argument.level > Level.NONE for each in left if each.outcome is Outcome.DONE)
-    durable = [each for each in operations if each.outcome is Outcome.DONE and each.argument.level]
+    durable = [operation for operation in operations if operation.outcome is Outcome.DONE and operation.argument.level]
     assert [each for each in left if each.outcome is Outcome.DONE] == durable
 
 

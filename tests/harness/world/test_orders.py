@@ -135,7 +135,7 @@ def test_what_a_node_says_that_may_have_been_failed_over_is_old_until_it_has_joi
     ]
     assert list(weighed(answers, changes)) == [answers[0], answers[2]]
     assert list(weighed(answers, changes[:1])) == answers[:1]
-    others = [replace(each, result=Result(Outcome.DONE, node="n2:1")) for each in answers]
+    others = [replace(answer, result=Result(Outcome.DONE, node="n2:1")) for answer in answers]
     assert list(weighed(others, changes)) == others
     written = replace(an_operation(Kind.SET, 7, 8), result=Result(Outcome.DONE, node="n1:1"))
     assert [each.outcome for each in weighed([written], changes)] == [Outcome.MAYBE]

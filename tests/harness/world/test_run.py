@@ -62,4 +62,9 @@ def test_what_is_promised_holds_whatever_befalls_a_cluster(seed: int) -> None:
 def test_without_faults_every_operation_is_answered() -> None:
     outcome = run(replace(plan_of(5, 100), steps=()))
     assert not outcome.broken
-    assert {each.outcome.value for each in outcome.history.operations} <= {"done", "missing", "exists", "not_stored"}
+    assert {operation.outcome.value for operation in outcome.history.operations} <= {
+        "done",
+        "missing",
+        "exists",
+        "not_stored",
+    }

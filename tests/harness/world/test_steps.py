@@ -47,7 +47,7 @@ def test_what_comes_to_some_worlds_alone_changes_no_other_step_of_them() -> None
 
 
 def _all_of(seed: int) -> list[Step]:
-    chosen = (each(Random(seed), 3, 30.0) for each in MAKERS)
+    chosen = (maker(Random(seed), 3, 30.0) for maker in MAKERS)
     return [step for steps in chosen for step in steps]
 
 

@@ -23,11 +23,13 @@ def test_keys_have_purposes_and_most_are_written_durably() -> None:
 
 def test_all_kinds_of_operations_are_asked_and_durable_ones_at_each_level() -> None:
     operations = [
-        each for seed in (5, 6, 7) for each in run(replace(plan_of(seed, 300), steps=(), keys=20)).history.operations
+        operation
+        for seed in (5, 6, 7)
+        for operation in run(replace(plan_of(seed, 300), steps=(), keys=20)).history.operations
     ]
-    kinds = Counter(each.kind for each in operations)
+    kinds = Counter(operation.kind for operation in operations)
     assert set(kinds) == set(Kind)
-    levels = Counter(each.argument.level for each in operations if each.kind in HAVE_LEVEL)
+    levels = Counter(operation.argument.level for operation in operations if operation.kind in HAVE_LEVEL)
     assert set(levels) == set(Level)
 
 
@@ -44,7 +46,7 @@ def test_an_operation_is_noted_with_its_answer_and_who_gave_it() -> None:
     assert isinstance(written, Result) and isinstance(read, Result)
     assert written.outcome is Outcome.DONE and written.vb_uuid and written.seqno
     assert (read.value, read.cas) == ("v", written.cas)
-    assert [each.result for each in world.recorder.history().operations] == [written, read]
+    assert [operation.result for operation in world.recorder.history().operations] == [written, read]
 
 
 def test_a_bucket_that_is_not_there_is_no_answer_about_a_document() -> None:

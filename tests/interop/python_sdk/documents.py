@@ -259,7 +259,9 @@ def collections(bucket: Any, manager: Any) -> None:
     assert left(passing, "pear", 1)
     passed("passing")
 
-    names = {f"{scope.name}.{each.name}" for scope in manager.get_all_scopes() for each in scope.collections}
+    names = {
+        f"{scope.name}.{collection.name}" for scope in manager.get_all_scopes() for collection in scope.collections
+    }
     assert names == {"_default._default", "market.fruit", "market.gone", "market.passing"}
     refused(exceptions.ScopeAlreadyExistsException, manager.create_scope, "market")
     refused(exceptions.CollectionAlreadyExistsException, manager.create_collection, "market", "fruit")

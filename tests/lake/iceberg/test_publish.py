@@ -273,7 +273,9 @@ def test_files_of_a_snapshot_are_marked_where_they_come_and_go(tmp_path: Path) -
     table.take(("b", 1, 2, "one"))
     table.take(("a", 0, 3, "two"))
     _, snapshot = current(table)
-    (data,) = (each for each in publish.listed_manifests(table.store, snapshot) if each.content is Content.DATA)
+    (data,) = (
+        manifest for manifest in publish.listed_manifests(table.store, snapshot) if manifest.content is Content.DATA
+    )
     listed = publish.listed_in(table.store, data)
     assert sorted(status for status, _ in listed) == [EntryStatus.EXISTING, EntryStatus.ADDED, EntryStatus.DELETED]
     gone = next(each for status, each in listed if status is EntryStatus.DELETED)

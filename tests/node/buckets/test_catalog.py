@@ -121,7 +121,7 @@ def test_answers_of_one_bucket_all_come_though_another_is_selected_right_behind_
             frames.append(guest.frame(Opcode.GET, key=b"%d" % turn))
         guest.send(b"".join(frames))
         answers = [guest.read() for _ in frames]
-        assert [each.status for each in answers if each is not None] == [0] * len(frames)
+        assert [answer.status for answer in answers if answer is not None] == [0] * len(frames)
         for turn in range(20):
             assert guest.select("orders" if turn % 2 else "default") == 0 and guest.got(b"%d" % turn) == b"v"
             assert guest.select("default" if turn % 2 else "orders") == 0 and guest.got(b"%d" % turn) == 1

@@ -371,7 +371,7 @@ def test_a_manifest_of_a_higher_uid_gives_no_id_that_one_which_came_meanwhile_ha
         with pytest.raises(ManifestRefused):
             await desk.bucket.collections.change(lambda _: ours)
         await level(desk, theirs.uid)
-        assert {each.collections.manifest for each in desk.bucket.vbuckets.values()} == {theirs}
+        assert {vbucket.collections.manifest for vbucket in desk.bucket.vbuckets.values()} == {theirs}
         assert on_disk(desk) == theirs
 
     run(story)
@@ -517,7 +517,7 @@ def test_a_change_of_many_collections_costs_an_event_each() -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(CollectionsManifest, "by_id", by_id)
             await desk.bucket.collections.change(lambda _: found)
-        assert [len(each.collections.alive) for each in desk.bucket.vbuckets.values()] == [1001, 1001]
+        assert [len(vbucket.collections.alive) for vbucket in desk.bucket.vbuckets.values()] == [1001, 1001]
         assert looked < 50
 
     run(story)

@@ -43,7 +43,7 @@ def test_an_entry_has_one_state(tmp_path: Path) -> None:
 def test_an_entry_that_changes_keeps_its_place(tmp_path: Path) -> None:
     found = BucketList().with_entry(BucketEntry("a", 1, "", 1)).with_entry(BucketEntry("b", 2, "", 1))
     found = found.with_entry(BucketEntry("a", 1, "", 1, quota_mib=100))
-    assert [(each.name, each.quota_mib) for each in found.entries] == [("a", 100), ("b", 0)] and found.next == 3
+    assert [(entry.name, entry.quota_mib) for entry in found.entries] == [("a", 100), ("b", 0)] and found.next == 3
 
 
 def test_no_list_is_an_empty_one_unless_there_are_folders(tmp_path: Path) -> None:

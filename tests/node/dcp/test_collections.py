@@ -205,7 +205,7 @@ def flat(port: int) -> list[tuple[int, ManifestEvent]]:
         assert reader.asks(flags=4).status == 0
         frames = [frame for frame in reader.messages() if frame.opcode == Opcode.DCP_SYSTEM_EVENT]
     events = [dcp.SystemEventV2.decode(frame) for frame in frames]
-    return [(each.by_seqno, event_of(each)) for each in events]
+    return [(event.by_seqno, event_of(event)) for event in events]
 
 
 def test_who_knows_version_2_hears_of_histories_and_others_of_all_else() -> None:
@@ -398,7 +398,7 @@ def test_of_two_streams_of_a_vbucket_the_one_ends_whose_collection_is_dropped(fr
         frames: list[Frame] = []
         while not frames or frames[-1].key != b"\x09after":
             frames += unstalled(reader, Opcode.DCP_MUTATION)
-        assert {stream_id_of(each.framing) for each in frames} == {2}
+        assert {stream_id_of(frame.framing) for frame in frames} == {2}
 
 
 def test_a_consumer_goes_on_over_a_drop_from_before_it(fresh: Node) -> None:

@@ -48,7 +48,7 @@ def gates(talk: Passive) -> list[int]:
 def add(talk: Passive, vb: int) -> list[tuple[int, int]]:
     """Opcode and status of what ADD_STREAM brings, controls left out."""
     answers = talk.say(dcp.AddStream(vbucket=vb, opaque=9, flags=0).frame())
-    return [(each.opcode, each.status) for each in answers if each.opcode != Opcode.DCP_CONTROL]
+    return [(answer.opcode, answer.status) for answer in answers if answer.opcode != Opcode.DCP_CONTROL]
 
 
 @pytest.mark.parametrize("vb", [0, 9], ids=["active here", "not here"])

@@ -115,7 +115,7 @@ class Mover(Client):
         self.send(Frame(0x80, Opcode.DCP_NOOP, opaque=opaque).encode())
         (answer,) = self.answers(Opcode.DCP_NOOP)
         assert (answer.status, answer.opaque) == (0, opaque)
-        errors = [each for frames in self.heard.values() for each in frames if each.is_response and each.status]
+        errors = [frame for frames in self.heard.values() for frame in frames if frame.is_response and frame.status]
         self.heard.clear()
         return errors
 
@@ -129,7 +129,7 @@ def set_states(node: Node, state: State, vbs: range = ALL) -> None:
 def values(node: Node, vb: int, count: int) -> list[bytes | None]:
     with Client(node.port) as client:
         answers = [client.ask(Opcode.GET, vbucket=vb, key=b"%d-%d" % (vb, at)) for at in range(1, count + 1)]
-        return [None if each.status == Status.KEY_ENOENT else each.value for each in answers]
+        return [None if answer.status == Status.KEY_ENOENT else answer.value for answer in answers]
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_one_connection_feeds_the_vbuckets_of_all_workers_and_acknowledges_what_
             mover.wait(lambda: mover.sent_bytes - mover.acknowledged_bytes <= SMALL_ACK_BYTES)
             for vb in ALL:
                 mover.send(dcp.CloseStream(vbucket=vb, opaque=mover.opaques[vb]).encode())
-            assert [each.status for each in mover.answers(Opcode.DCP_CLOSE_STREAM, VBUCKETS)] == [0] * VBUCKETS
+            assert [answer.status for answer in mover.answers(Opcode.DCP_CLOSE_STREAM, VBUCKETS)] == [0] * VBUCKETS
             mover.wait(lambda: mover.acknowledged_bytes == mover.sent_bytes)
     set_states(node, State.ACTIVE)
     for vb in ALL:
@@ -167,7 +167,7 @@ def test_vbuckets_of_all_workers_are_taken_over(node: Node) -> None:
         for vb in ALL:
             assert mover.add(vb, StreamFlag.TAKEOVER) == 0
             mover.snapshot(vb, 1, 3, flags=SnapshotFlag.MEMORY | SnapshotFlag.ACK)
-        assert {each.opaque for each in mover.answers(Opcode.DCP_SNAPSHOT_MARKER, VBUCKETS)} == {
+        assert {answer.opaque for answer in mover.answers(Opcode.DCP_SNAPSHOT_MARKER, VBUCKETS)} == {
             *mover.opaques.values()
         }
         for vb in ALL:
@@ -209,12 +209,12 @@ def test_messages_without_a_stream_are_refused_by_whichever_worker(node: Node) -
             mover.snapshot(vb, 1, 2)
         mover.say(mover.mutation(1, 3, opaque=77), mover.mutation(2, 3, opaque=77), mover.mutation(4, 1, opaque=77))
         errors = mover.pass_by()
-        assert len(errors) == 3 and all(each.status in NO_STREAM for each in errors)
+        assert len(errors) == 3 and all(error.status in NO_STREAM for error in errors)
         for vb in (1, 2):
             mover.send(dcp.CloseStream(vbucket=vb, opaque=5).encode())
             mover.say(mover.mutation(vb, 3))
             mover.send(dcp.CloseStream(vbucket=vb, opaque=6).encode())
-        statuses = [each.status for each in mover.answers(Opcode.DCP_CLOSE_STREAM, 4)]
+        statuses = [answer.status for answer in mover.answers(Opcode.DCP_CLOSE_STREAM, 4)]
         assert sorted(statuses) == [0, 0, *[Status.DCP_STREAM_NOT_FOUND] * 2]
         assert [each.status for each in mover.pass_by()] == [Status.DCP_STREAM_NOT_FOUND] * 2
         for vb in (1, 2):
@@ -233,7 +233,7 @@ def test_no_ops_are_answered_in_order_behind_what_came_before_them(node: Node) -
             mover.mutation(vb, seqno) + Frame(0x80, Opcode.DCP_NOOP, opaque=seqno).encode()
             for seqno in range(1, 51) for vb in (1, 2)
         ))  # fmt: skip
-        numbers = [each.opaque for each in mover.answers(Opcode.DCP_NOOP, 100)]
+        numbers = [answer.opaque for answer in mover.answers(Opcode.DCP_NOOP, 100)]
         assert numbers == [seqno for seqno in range(1, 51) for _ in range(2)]
 
 
@@ -339,8 +339,8 @@ def test_a_client_that_ends_its_input_hears_all_that_it_is_owed(node: Node) -> N
         while (frame := mover.read()) is not None:
             if frame.magic == Magic.CLIENT_RESPONSE:
                 (markers if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER else errors).append(frame)
-        assert {each.opaque for each in markers} == {*mover.opaques.values()}
-        assert [each.status for each in errors] == [Status.ERANGE] * VBUCKETS
+        assert {marker.opaque for marker in markers} == {*mover.opaques.values()}
+        assert [error.status for error in errors] == [Status.ERANGE] * VBUCKETS
 
 
 def test_statistics_count_the_streams_of_all_workers(node: Node) -> None:

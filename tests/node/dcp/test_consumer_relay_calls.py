@@ -43,7 +43,7 @@ class Mover:
         assert answer.status == 0
 
     def give(self, *frames: Frame) -> None:
-        data = b"".join(each.encode() for each in frames)
+        data = b"".join(frame.encode() for frame in frames)
         assert self.connection.session.receive(memoryview(bytearray(data))) == len(data)
 
     def heard(self) -> list[Frame]:
@@ -86,11 +86,11 @@ def played(play: Play, tmp_path: Path) -> None:
 
 def sends(worker: Worker, *frames: Frame) -> None:
     assert worker.call is not None
-    worker.call.sendall(b"".join(each.encode() for each in frames))
+    worker.call.sendall(b"".join(frame.encode() for frame in frames))
 
 
 def opcodes(frames: list[Frame]) -> list[tuple[int, int, int]]:
-    return [(each.opcode, each.opaque, each.status if each.is_response else 0) for each in frames]
+    return [(frame.opcode, frame.opaque, frame.status if frame.is_response else 0) for frame in frames]
 
 
 def opened(worker: Worker) -> list[Frame]:

@@ -204,7 +204,7 @@ def test_no_more_is_sent_than_the_window_takes_and_answers_come_all_the_same(
             sent += len(frame) if frame.magic == 0x80 else 0
         assert sent < 4000 + 700 and consumer.silence()
         logs = [consumer.ask(Opcode.DCP_GET_FAILOVER_LOG, vbucket=vb) for vb in ALL]
-        assert [each.status for each in logs] == [0] * VBUCKETS
+        assert [log.status for log in logs] == [0] * VBUCKETS
         closed = [consumer.ask(Opcode.DCP_CLOSE_STREAM, vbucket=vb, opaque=100 + vb) for vb in ALL]
         assert [(each.opcode, each.status) for each in closed] == [(Opcode.DCP_CLOSE_STREAM, 0)] * VBUCKETS
         again = consumer.ask(Opcode.DCP_CLOSE_STREAM, vbucket=0)
@@ -229,7 +229,7 @@ def test_a_stream_goes_on_from_a_position_and_a_position_of_another_history_is_r
         for vb in ALL:
             consumer.request(vb, last[vb] - 1, uuids[vb], last[vb])
             messages = [consumer.next() for _ in range(4)]
-            assert [each.opcode for each in messages] == [
+            assert [message.opcode for message in messages] == [
                 Opcode.DCP_STREAM_REQ, Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION, Opcode.DCP_STREAM_END,
             ]  # fmt: skip
             assert messages[2].extras[:8] == last[vb].to_bytes(8, "big")
@@ -280,11 +280,11 @@ def test_a_worker_that_is_killed_ends_its_streams_and_no_others_and_has_them_aga
             uuids = {vb: int.from_bytes(consumer.ask(Opcode.DCP_GET_FAILOVER_LOG, vbucket=vb).value[:8]) for vb in ALL}
             os.kill(workers_of(node)[1], signal.SIGKILL)
             ends = [consumer.next() for _ in range(VBUCKETS // 2)]
-            assert {(each.opcode, int.from_bytes(each.extras)) for each in ends} == {
+            assert {(end.opcode, int.from_bytes(end.extras)) for end in ends} == {
                 (Opcode.DCP_STREAM_END, EndReason.DISCONNECTED)
             }
-            assert {each.vbucket for each in ends} == {1, 3, 5, 7}
-            assert all(each.opaque == 100 + each.vbucket for each in ends)
+            assert {end.vbucket for end in ends} == {1, 3, 5, 7}
+            assert all(end.opaque == 100 + end.vbucket for end in ends)
             own = next(key for key in KEYS if vbucket_of(key, VBUCKETS) == 2)
             stored = consumer.ask(Opcode.SET, key=own, vbucket=2, extras=SET_EXTRAS, value=b"later")
             assert stored.status == 0 or stored.opcode != Opcode.SET
@@ -317,7 +317,7 @@ def test_settings_hold_at_all_workers_though_they_were_made_before_a_stream(
     node, _ = filled
     with Client(node.port) as client:
         features = (Feature.COLLECTIONS, Feature.XERROR)
-        client.ask(Opcode.HELLO, value=b"".join(int(each).to_bytes(2, "big") for each in features))
+        client.ask(Opcode.HELLO, value=b"".join(int(feature).to_bytes(2, "big") for feature in features))
         assert client.ask(Opcode.DCP_OPEN, key=b"set", extras=PRODUCER).status == 0
         for vb in ALL:  # with Collections no-ops are needed
             client.send(stream_request(vb, end=0))

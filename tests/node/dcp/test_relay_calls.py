@@ -33,7 +33,7 @@ class Consumer:
         session = KvSession(self.connection, here, None, paths)  # type: ignore[arg-type]
         self.connection.session = session
         features = (Feature.COLLECTIONS, Feature.XERROR)
-        self.ask(Opcode.HELLO, value=b"".join(int(each).to_bytes(2, "big") for each in features))
+        self.ask(Opcode.HELLO, value=b"".join(int(feature).to_bytes(2, "big") for feature in features))
         self.ask(Opcode.DCP_OPEN, key=b"client", extras=PRODUCER)
         self.control(b"enable_noop", b"true")
 
@@ -134,7 +134,7 @@ def test_a_closed_stream_is_silent_though_another_of_its_vbucket_has_its_opaque(
         worker.answer()
         await turns()
         assert [each.status for each in consumer.heard()] == [0, 0]
-        sends(worker, *(mutation(b"k", 1, 7, each) for each in framings))
+        sends(worker, *(mutation(b"k", 1, 7, framing) for framing in framings))
         consumer.close(7, framings[0])
         await turns()
         worker.answer()
@@ -178,8 +178,8 @@ def test_with_the_changes_of_a_closed_stream_goes_what_they_replaced(tmp_path: P
         worker.answer()
         await turns()
         consumer.heard()
-        for each in framings:
-            sends(worker, before(1, 7, each), mutation(b"k", 1, 7, each))
+        for framing in framings:
+            sends(worker, before(1, 7, framing), mutation(b"k", 1, 7, framing))
         consumer.close(7, framings[0])
         await turns()
         worker.answer()

@@ -103,5 +103,5 @@ def test_a_handler_returns_what_its_request_is_declared_to_be_answered_with(
 ) -> None:
     told = inspect.signature(command.handler).return_annotation
     returned = set(re.findall(r"\w+", re.sub(r"\w+\.", "", told))) - {"list", "Awaitable", "Iterator"}
-    declared = {each.__name__ for each in request_type.layout.answers}
+    declared = {answer.__name__ for answer in request_type.layout.answers}
     assert returned and returned <= declared

@@ -80,7 +80,7 @@ def test_a_bucket_that_is_dropped_while_what_was_written_before_settles_is_not_s
         while talk.connection.is_paused:
             await asyncio.sleep(0)
         answers = FrameBuffer().receive_data(talk.bytes_sent())
-        assert [each.status for each in answers] == [0, 1] and talk.kv.bucket is counter.bucket
+        assert [answer.status for answer in answers] == [0, 1] and talk.kv.bucket is counter.bucket
 
     with desk(tmp_path / "orders", config=NodeConfig(data=tmp_path / "orders", bucket="orders", vbuckets=4)) as orders:
         asyncio.run(main(orders))

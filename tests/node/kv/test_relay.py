@@ -210,7 +210,7 @@ def test_users_buckets_and_features_of_a_client_hold_at_the_other_worker() -> No
             with Client(node.port) as client:
                 assert client.ask(Opcode.SET, key=key, vbucket=vb, extras=SET_EXTRAS, value=b"first").status == 0
                 features = (Feature.SELECT_BUCKET, Feature.MUTATION_SEQNO, Feature.COLLECTIONS, Feature.XERROR)
-                client.ask(Opcode.HELLO, value=b"".join(int(each).to_bytes(2, "big") for each in features))
+                client.ask(Opcode.HELLO, value=b"".join(int(feature).to_bytes(2, "big") for feature in features))
                 stored = client.ask(Opcode.SET, key=b"\0" + key, vbucket=vb, extras=SET_EXTRAS, value=b"again")
                 assert stored.status == 0 and len(stored.extras) == 16
                 assert client.ask(Opcode.GET, key=b"\x63" + key, vbucket=vb).status == Status.UNKNOWN_COLLECTION
@@ -339,8 +339,8 @@ def fed(client: Client, *messages: tap.Mutation | tap.Flush | tap.Opaque | tap.V
     """Send messages of a TAP feed that ask for answers; the statuses, in order."""
     client.send(b"".join(replace(each, flags=ACK, opaque=at).encode() for at, each in enumerate(messages)))
     answers = [client.read() for _ in messages]
-    assert [each.opaque for each in answers if each is not None] == list(range(len(messages)))
-    return [each.status for each in answers if each is not None]
+    assert [answer.opaque for answer in answers if answer is not None] == list(range(len(messages)))
+    return [answer.status for answer in answers if answer is not None]
 
 
 def give(node: Node, roles: dict[str, str]) -> None:

@@ -55,10 +55,10 @@ class Worker:
     def answer(self, *statuses: int) -> list[Frame]:
         """Answer what came: success, but for the first requests those statuses. Returns what came."""
         given, requests = iter(statuses), self.hear()
-        for each in requests:
-            status = next(given, 0) if each.opcode != Opcode.NOOP else 0
+        for request in requests:
+            status = next(given, 0) if request.opcode != Opcode.NOOP else 0
             assert self.call is not None
-            self.call.sendall(Frame(0x81, each.opcode, vbucket=status, opaque=each.opaque).encode())
+            self.call.sendall(Frame(0x81, request.opcode, vbucket=status, opaque=request.opaque).encode())
         return requests
 
     def die(self) -> None:
@@ -78,7 +78,7 @@ class Client:
         self._unread = b""
 
     def send(self, *frames: Frame) -> None:
-        self._unread += b"".join(each.encode() for each in frames)
+        self._unread += b"".join(frame.encode() for frame in frames)
         self.go_on()
 
     def go_on(self) -> None:
@@ -111,7 +111,7 @@ def played(play: Play, tmp_path: Path, *, workers: int = 1, config: NodeConfig |
         here.cluster = SimpleNamespace(  # type: ignore[assignment]
             owner=lambda vbucket: dict(enumerate(others, FAR)).get(vbucket), version=(0, 0), map_in_refusals=False
         )
-        paths = {each: f"{folder}/{each.port}" for each in others}
+        paths = {other: f"{folder}/{other.port}" for other in others}
         theirs = [Worker(path) for path in paths.values()]
         client = Client(here, paths)
         try:
@@ -241,8 +241,8 @@ FLUSH = Frame(0x80, Opcode.FLUSH, opaque=7)
 async def begin_flush(client: Client, workers: list[Worker]) -> None:
     """Send FLUSH, and have all workers say that they are there."""
     client.send(FLUSH)
-    for each in workers:
-        assert {frame.opcode for frame in each.answer()} == {Opcode.NOOP}
+    for worker in workers:
+        assert {frame.opcode for frame in worker.answer()} == {Opcode.NOOP}
     await turns()
     client.go_on()
 

@@ -163,8 +163,8 @@ class Stage(Desk):
     def close(self) -> None:
         for connection in tuple(self.connections):
             connection.drop("over", fault=False)  # type: ignore[attr-defined]
-        for each in self.ends:
-            each.close()
+        for end in self.ends:
+            end.close()
         self.rounds.close()
         super().close()
 
@@ -487,7 +487,7 @@ def test_what_is_for_python_after_a_pause_is_answered_with_what_the_kernel_has_d
         await made.settle()
         one.send(before + Frame(0x80, Opcode.VERSION).encode())
         await made.commit()
-        assert [each.opcode for each in answers(one.heard())] == [Opcode.SET] * bool(before) + [Opcode.VERSION]
+        assert [answer.opcode for answer in answers(one.heard())] == [Opcode.SET] * bool(before) + [Opcode.VERSION]
 
     run(story)
 

@@ -87,7 +87,7 @@ def test_durable_writes_are_counted_by_the_level_that_they_ask_for(talk: Talk) -
     for level, key in ((3, b"\0a"), (1, b"\0b"), (3, b"\0c")):
         asyncio.run(begin(level, key))
     names = ("majority", "majority-and-persist-to-active", "persist-to-majority")
-    assert dict(metric.read(node)) == dict(zip([(each,) for each in names], (1, 0, 2), strict=True))
+    assert dict(metric.read(node)) == dict(zip([(name,) for name in names], (1, 0, 2), strict=True))
 
 
 def test_range_scans_that_are_open_are_told_until_they_are_over(talk: Talk) -> None:

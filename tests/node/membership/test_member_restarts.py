@@ -68,7 +68,7 @@ def test_an_old_owner_that_comes_back_with_an_old_map_never_serves_and_follows_t
         assert content(old, 0)[b"shared"][3] == b"1" and b"lost" not in content(old, 0)
         assert known_map(old)["rev"] == 2
         entries = known_map(old)["nodesExt"]
-        assert isinstance(entries, list) and [bool(each.get("thisNode")) for each in entries] == [True, False, False]
+        assert isinstance(entries, list) and [bool(entry.get("thisNode")) for entry in entries] == [True, False, False]
 
 
 def test_of_two_nodes_one_that_is_alone_serves_only_what_an_operator_says() -> None:

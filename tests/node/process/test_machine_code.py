@@ -75,7 +75,7 @@ def documents_are_kept(node: Node, key: bytes) -> None:
 
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for each in tasks for child in each.read_text().split()]
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def test_a_first_start_answers_before_its_kernels_are_compiled_and_uses_them_when_they_are(held_back: HeldBack) -> None:

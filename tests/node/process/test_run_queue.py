@@ -28,8 +28,8 @@ class Loop:
 
     def iterate(self) -> None:
         calls, self.soon = self.soon, []
-        for each in calls:
-            each()
+        for call in calls:
+            call()
 
 
 def made() -> tuple[Loop, RunQueue]:

@@ -67,7 +67,7 @@ def told(here: Desk, key: str = "replicate", **asked: object) -> tuple[int, str]
 
 
 def following(here: Desk) -> dict[str, dict[int, StreamFlag]]:
-    return {str(each.source): dict(each.wanted) for each in here.replication.dialers.values()}
+    return {str(dialer.source): dict(dialer.wanted) for dialer in here.replication.dialers.values()}
 
 
 # --------------------------------------------------------------------------- starting
@@ -92,7 +92,7 @@ def test_without_a_list_all_that_is_here_follows(here: Desk) -> None:
 
 def test_without_a_bucket_it_is_the_one_of_the_same_name(here: Desk) -> None:
     told(here, **{"from": "[::1]:11210", "vbuckets": "1"})
-    assert [each.source for each in here.replication.dialers.values()] == [ProducerAddress("::1", 11210, "default")]
+    assert [dialer.source for dialer in here.replication.dialers.values()] == [ProducerAddress("::1", 11210, "default")]
 
 
 def test_the_login_is_kept_and_a_new_one_begins_a_new_connection_with_all_that_followed(here: Desk) -> None:

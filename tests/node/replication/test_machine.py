@@ -47,7 +47,7 @@ class Passive(Talk):
         """Return the frames that one message brings, acknowledgements of bytes left out."""
         self.give(frame.encode())
         answers = FrameBuffer().receive_data(self.bytes_sent())
-        return [each for each in answers if each.opcode != Opcode.DCP_BUFFER_ACKNOWLEDGEMENT]
+        return [answer for answer in answers if answer.opcode != Opcode.DCP_BUFFER_ACKNOWLEDGEMENT]
 
     def add_stream(self) -> dcp.StreamRequest:
         """ADD_STREAM, and what its producer is asked."""

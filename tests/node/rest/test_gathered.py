@@ -85,10 +85,10 @@ def test_one_scrape_has_the_metrics_of_all_workers() -> None:
             values = series(text)
             assert status == 200
             assert [values["headwater_worker_up", str(number)] for number in range(3)] == [1.0] * 3
-            families = {each.name: each for each in text_string_to_metric_families(text)}
+            families = {family.name: family for family in text_string_to_metric_families(text)}
             assert text.count("# TYPE headwater_documents ") == 1
             counts = [
-                each.value for each in families["headwater_documents"].samples if each.labels["state"] == "active"
+                sample.value for sample in families["headwater_documents"].samples if sample.labels["state"] == "active"
             ]
             assert (len(counts), sum(counts)) == (3, 60)
             assert families["headwater_commit_seconds"].type == "histogram"
@@ -141,8 +141,8 @@ def gathered(path: str, own: Made, *others: Made | None) -> Made:
         try:
             return await with_others(loop, path, question(path, "u", "p"), own, relays)
         finally:
-            for each in servers:
-                each.close()
+            for server in servers:
+                server.close()
 
     with TemporaryDirectory(prefix="headwater-pages-") as folder:
         return asyncio.run(run(folder))

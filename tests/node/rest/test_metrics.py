@@ -49,7 +49,7 @@ def scrape(node: Node) -> Scraped:
     status, kind, text = fetch(node, "/metrics")
     assert status == 200 and kind.startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(text)
-    return {(each.name, of_default(each.labels)): each.value for made in families for each in made.samples}
+    return {(sample.name, of_default(sample.labels)): sample.value for made in families for sample in made.samples}
 
 
 def of_default(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -228,7 +228,7 @@ def with_password(node: Node, name: str, password: str) -> tuple[int, set[str], 
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, set(), False
-    buckets = {each.labels["bucket"] for family in families for each in family.samples if "bucket" in each.labels}
+    buckets = {sample.labels["bucket"] for family in families for sample in family.samples if "bucket" in sample.labels}
     names = {family.name for family in families}
     return 200, buckets, bool(names & {"headwater_connections", "process_cpu_seconds", "headwater_disk_free_bytes"})
 
@@ -256,7 +256,7 @@ def test_a_node_without_metrics_has_no_page_of_them() -> None:
 
 def test_every_metric_is_told_with_its_meaning(node: Node) -> None:
     _, _, text = fetch(node, "/metrics")
-    for each in METRICS:
-        assert f"# HELP {each.full_name} {each.about}" in text
-        assert f"# TYPE {each.full_name} {each.kind}" in text
-    assert len({each.name for each in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert f"# HELP {metric.full_name} {metric.about}" in text
+        assert f"# TYPE {metric.full_name} {metric.kind}" in text
+    assert len({metric.name for metric in METRICS}) == len(METRICS)

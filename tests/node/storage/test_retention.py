@@ -87,7 +87,7 @@ def test_every_version_above_the_floor_is_there_and_the_state_at_it() -> None:
     floor = store.index.rollback_floor(0)
     assert 0 < floor < written
     with store.view(0, floor, every_version=True) as view:
-        assert [each.seqno for each in frames(view)] == list(range(floor + 1, written + 1))
+        assert [frame.seqno for frame in frames(view)] == list(range(floor + 1, written + 1))
     with store.view(0, 0, floor) as view:
         assert len(list(frames(view))) == 100
 

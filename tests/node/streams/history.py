@@ -145,8 +145,8 @@ class Owner:
 
     def become(self, *collections: int) -> None:
         """Make or drop collections; one that was dropped does not come back."""
-        alive, gone = self.collections, {each for each in NAMES if self._was(each)} - self.collections.keys()
-        wanted = [each for each in collections if each not in gone]
+        alive, gone = self.collections, {name for name in NAMES if self._was(name)} - self.collections.keys()
+        wanted = [collection for collection in collections if collection not in gone]
         if set(wanted) == alive.keys() - {0} or any(key[0] for key in self.pending):
             return
         self._uid += 1
@@ -157,7 +157,7 @@ class Owner:
                 self._enter(seqno, Entry("event", event=replace(old_message(event), by_seqno=seqno)))
 
     def _was(self, collection: int) -> bool:
-        return any(each.event and each.event.collection_id == collection for each in self.history.entries.values())
+        return any(entry.event and entry.event.collection_id == collection for entry in self.history.entries.values())
 
     def _enter(self, seqno: int, entry: Entry) -> None:
         assert seqno not in self.history.entries

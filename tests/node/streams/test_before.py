@@ -255,7 +255,7 @@ def test_messages_of_streams_with_ids_have_them(desk: StreamDesk) -> None:
     reader.stream(value=b'{"sid":5}')
     frames = reader.read()
     assert {frame.framing.hex() for frame in frames} == {"220005"}
-    assert [each[1] for each in befores(frames)] == ["NONE", "VERSION"]
+    assert [before[1] for before in befores(frames)] == ["NONE", "VERSION"]
 
 
 def test_a_collection_that_was_dropped_and_made_again_begins_with_nothing(desk: StreamDesk) -> None:
@@ -269,7 +269,7 @@ def test_a_collection_that_was_dropped_and_made_again_begins_with_nothing(desk: 
     desk.commit()
     reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
     reader.stream(value=b'{"uid":"0"}')
-    assert {each[1] for each in befores(reader.read())} == {"NONE"}
+    assert {before[1] for before in befores(reader.read())} == {"NONE"}
 
 
 def test_of_a_collection_without_a_history_what_was_merged_is_not_kept_and_of_others_all_is(desk: StreamDesk) -> None:
@@ -282,7 +282,7 @@ def test_of_a_collection_without_a_history_what_was_merged_is_not_kept_and_of_ot
     desk.commit()
     reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
     reader.stream(value=b'{"uid":"0"}')
-    assert [each[:3] for each in befores(reader.read())] == [
+    assert [before[:3] for before in befores(reader.read())] == [
         (4, "NONE", 0),
         (6, "VERSION", 4),
         (8, "VERSION", 6),
@@ -293,7 +293,7 @@ def test_of_a_collection_without_a_history_what_was_merged_is_not_kept_and_of_ot
     desk.set(0, "k", collection=8)
     desk.set(0, "new", collection=9)
     desk.commit()
-    assert [each[:3] for each in befores(reader.read())] == [(11, "VERSION", 9), (12, "NONE", 0), (13, "NONE", 0)]
+    assert [before[:3] for before in befores(reader.read())] == [(11, "VERSION", 9), (12, "NONE", 0), (13, "NONE", 0)]
 
 
 def test_inside_of_a_snapshot_what_was_left_out_in_front_of_the_reader_is_not_kept(desk: StreamDesk) -> None:
@@ -306,7 +306,7 @@ def test_inside_of_a_snapshot_what_was_left_out_in_front_of_the_reader_is_not_ke
         reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
         position = {"start_seqno": 6, "snap_start_seqno": start, "snap_end_seqno": 8, "vb_uuid": uuid(desk)}
         reader.stream(value=b'{"uid":"0"}', **position)
-        assert [each[:2] for each in befores(reader.read())] == [(7, "VERSION"), (8, state)]
+        assert [before[:2] for before in befores(reader.read())] == [(7, "VERSION"), (8, state)]
         reader.close_stream()
 
 
@@ -319,7 +319,7 @@ def test_values_with_attributes_of_a_collection_without_a_history_say_the_same(d
     desk.commit()
     reader = asking(desk, features=(0x07, 0x08, COLLECTIONS))
     reader.stream(value=b'{"uid":"0"}')
-    assert [each[:3] for each in befores(reader.read())] == [(4, "NONE", 0), (6, "VERSION", 4), (7, "NOT_KEPT", 0)]
+    assert [before[:3] for before in befores(reader.read())] == [(4, "NONE", 0), (6, "VERSION", 4), (7, "NOT_KEPT", 0)]
 
 
 def test_a_durable_write_replaces_the_version_that_was_committed_before(desk: StreamDesk) -> None:
@@ -360,7 +360,7 @@ def test_what_a_copy_did_not_get_is_not_kept_where_it_owns_the_vbucket(desk: Str
     overwrite(desk, "a")
     reader = asking(desk)
     reader.stream()
-    assert [each[:3] for each in befores(reader.read())] == [
+    assert [before[:3] for before in befores(reader.read())] == [
         (4, "NOT_KEPT", 0),
         (5, "VERSION", 4),
         (6, "VERSION", 5),
@@ -438,7 +438,7 @@ def test_a_restart_keeps_what_was_replaced(tmp_path: Path) -> None:
         overwrite(again, "a")
         reader = asking(again)
         reader.stream()
-        assert [each[:3] for each in befores(reader.read())] == [
+        assert [before[:3] for before in befores(reader.read())] == [
             (3, "NOT_KEPT", 0),
             *((seqno, "VERSION", seqno - 1) for seqno in (4, 5, 6, 7)),
         ]

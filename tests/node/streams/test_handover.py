@@ -115,7 +115,7 @@ def catches_up(reader: Producer) -> list[int]:
 
 
 def documents(frames: list[Frame]) -> list[tuple[bytes, bytes]]:
-    return [(each.key, each.value) for each in frames if each.opcode == Opcode.DCP_MUTATION]
+    return [(frame.key, frame.value) for frame in frames if frame.opcode == Opcode.DCP_MUTATION]
 
 
 def test_what_was_settled_for_a_hand_over_and_lost_with_its_batch_is_settled_again(desk: StreamDesk) -> None:

@@ -581,12 +581,12 @@ def test_a_document_that_can_not_be_read_ends_its_stream_and_no_other(
     reader.stream(0, opaque=1)
     reader.stream(1, opaque=2)
     frames = reader.read()
-    assert told([each for each in frames if each.opaque == 1])[1:] == [
+    assert told([frame for frame in frames if frame.opaque == 1])[1:] == [
         ("mutation", 1, "before"),
         ("end", int(EndReason.BACKFILL_FAIL)),
     ]
     assert [each[2] for each in told(frames) if each[0] == "mutation"].count("k1") == 1
-    (line,) = [each.getMessage() for each in caplog.records if "can't be read" in each.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "can't be read" in record.getMessage()]
     assert line.startswith('vbucket 0: the value of "poison", seqno 2, ')
     assert not reader.connection.is_closed
     able = Producer(desk, "able", flags=5, features=(0x07, 0x08, 0x0A))

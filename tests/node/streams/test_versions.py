@@ -363,10 +363,10 @@ def test_a_restart_and_a_rollback_keep_what_had_a_history_when(tmp_path: Path) -
     desk = StreamDesk(tmp_path / "store")
     with ending(desk):
         vbucket = desk.bucket.vbuckets[0]
-        assert [each[:2] for each in vbucket.collections.plain_spans(0, 11)] == [(2, 5), (8, 11)]
+        assert [span[:2] for span in vbucket.collections.plain_spans(0, 11)] == [(2, 5), (8, 11)]
         vbucket.set_state(State.REPLICA)
         vbucket.roll_back(7)
-        assert [each[:2] for each in vbucket.collections.plain_spans(0, 11)] == [(2, 5)]
+        assert [span[:2] for span in vbucket.collections.plain_spans(0, 11)] == [(2, 5)]
         assert vbucket.collections.manifest.by_id()[9][1].history
 
 

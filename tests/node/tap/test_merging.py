@@ -129,13 +129,13 @@ def played(play: Play, tmp_path: Path) -> None:
         client = Merged(here, paths)
         try:
             await turns()
-            for each in workers:
-                assert [frame.opcode for frame in each.hear()] == [Opcode.TAP_CONNECT]
+            for worker in workers:
+                assert [frame.opcode for frame in worker.hear()] == [Opcode.TAP_CONNECT]
             await play(client, workers)
         finally:
             client.session.closed()
-            for each in workers:
-                each.die()
+            for worker in workers:
+                worker.die()
             here.close()
             discard(tmp_path / "s")
 
@@ -145,7 +145,7 @@ def played(play: Play, tmp_path: Path) -> None:
 
 def say(worker: Worker, *frames: Frame | bytes) -> None:
     assert worker.call is not None
-    worker.call.sendall(b"".join(each if isinstance(each, bytes) else each.encode() for each in frames))
+    worker.call.sendall(b"".join(frame if isinstance(frame, bytes) else frame.encode() for frame in frames))
 
 
 def test_each_worker_hears_of_its_own_last_message_that_is_acknowledged(tmp_path: Path) -> None:
@@ -203,10 +203,10 @@ def test_the_set_up_is_heard_once_and_answered_here_for_the_others(tmp_path: Pat
 
 def test_the_connection_ends_when_all_are_complete_and_is_cut_when_one_is_lost(tmp_path: Path) -> None:
     async def whole(client: Merged, workers: list[Worker]) -> None:
-        for each in workers:
+        for worker in workers:
             assert not client.connection.finished
-            say(each, message(1), complete())
-            each.die()
+            say(worker, message(1), complete())
+            worker.die()
             await turns()
         assert client.connection.finished and not client.connection.dropped
 

@@ -65,7 +65,7 @@ def test_compressed_values_are_inflated_and_large_ones_go_whole(desk: TapDesk) -
     messages = [
         tap.Mutation.decode(each) for each in TapClient(desk).connect(TapOptions(dump=True)).read() if is_data(each)
     ]
-    assert [(each.key, each.value, each.datatype) for each in messages] == [
+    assert [(message.key, message.value, message.datatype) for message in messages] == [
         (b"small", b"a" * 100, 0),
         (b"large", b"x" * (1 << 20), 0),
     ]
@@ -230,7 +230,7 @@ def test_a_dump_in_whose_midst_the_default_collection_is_dropped_takes_back_what
     assert 0 < len(keys(sent)) < 4
     drop_the_default_collection(desk)
     frames = client.read()
-    assert keys(frames[[is_from_scratch(each) for each in frames].index(True) :]) == []
+    assert keys(frames[[is_from_scratch(frame) for frame in frames].index(True) :]) == []
     assert client.connection.finished
 
 

@@ -107,7 +107,7 @@ def test_a_drop_gives_its_room_back_by_itself_and_what_came_after_it_can_still_b
         async with asyncio.timeout(WAIT_SECONDS):
             while not desk.compactor.runs:
                 await asyncio.sleep(0.01)
-        assert [each[1:] for each in desk.store.collections(0, [number])] == [(0, 0, 0)]
+        assert [collection[1:] for collection in desk.store.collections(0, [number])] == [(0, 0, 0)]
         assert desk.store.log.bytes < MIB
         assert desk.store.index.rollback_floor(0) <= high and desk.store.rollback(0, high + 1) == high + 1
 

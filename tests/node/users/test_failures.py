@@ -102,8 +102,8 @@ def test_programs_with_an_old_password_keep_no_right_login_of_their_address_out(
         for user in ("ann", "bob") * 12:
             await asyncio.sleep(2.5)
             waited.append(await judged(failures, user, right))
-        for each in pollers:
-            each.cancel()
+        for poller in pollers:
+            poller.cancel()
         assert max(waited) <= 2.0, waited
 
     played(story)

@@ -102,8 +102,8 @@ def test_an_unknown_user_gets_keys_like_any_other_with_a_salt_that_stays(tmp_pat
     users.refresh()
     for name in HASHES:
         keys = {user: users.keys(name, user) for user in ("a", "ann", "nobody")}
-        assert len({(each.iterations, len(each.salt), len(each.stored_key)) for each in keys.values()}) == 1
-        assert len({each.salt for each in keys.values()}) == 3
+        assert len({(key.iterations, len(key.salt), len(key.stored_key)) for key in keys.values()}) == 1
+        assert len({key.salt for key in keys.values()}) == 3
         assert users.keys(name, "nobody").salt == keys["nobody"].salt
 
 

@@ -109,12 +109,12 @@ def test_vbuckets_with_the_same_events_hold_them_once_and_fold_them_once(monkeyp
 
     monkeypatch.setattr("headwater.wire.manifest.ManifestFold", Counting)
     vbuckets = [changed(VBucketCollections(), range(50)) for _ in range(20)]
-    assert {id(each.manifest) for each in vbuckets} == {id(vbuckets[0].manifest)}
-    assert {id(each.alive) for each in vbuckets} == {id(vbuckets[0].alive)}
-    assert {id(each.choice(ALL, 200)) for each in vbuckets} == {id(vbuckets[0].choice(ALL, 200))}
+    assert {id(vbucket.manifest) for vbucket in vbuckets} == {id(vbuckets[0].manifest)}
+    assert {id(vbucket.alive) for vbucket in vbuckets} == {id(vbuckets[0].alive)}
+    assert {id(vbucket.choice(ALL, 200)) for vbucket in vbuckets} == {id(vbuckets[0].choice(ALL, 200))}
     assert folded == 50 and len(vbuckets[0].alive) == 51
     following = vbuckets[0].manifest.with_collection("_default", "more", None, 99)
-    assert {id(each.steps_to(following)) for each in vbuckets} == {id(vbuckets[0].steps_to(following))}
+    assert {id(vbucket.steps_to(following)) for vbucket in vbuckets} == {id(vbuckets[0].steps_to(following))}
     assert folded == 50
 
 
@@ -152,7 +152,7 @@ def given(number: int, *, history: bool, kind: EventKind = EventKind.MODIFY_COLL
 
 
 def spans(of: VBucketCollections, after: int, last: int) -> list[tuple[int, int, list[int]]]:
-    return [(each.after, each.last, each.collections.tolist()) for each in of.plain_spans(after, last)]
+    return [(span.after, span.last, span.collections.tolist()) for span in of.plain_spans(after, last)]
 
 
 def test_a_collection_has_a_history_or_not_from_the_event_on_that_says_so() -> None:

@@ -19,7 +19,7 @@ LAYOUT = WorkersLayout("127.0.0.1", (1, 2, 3), (4, 5, 6), "default", 16, "ab" * 
 
 def test_the_first_map_gives_each_worker_as_many_vbuckets_as_can_be_in_one_group() -> None:
     first = LAYOUT.first_map("rack-1")
-    assert [len(first.held_by(each)[0]) for each in LAYOUT.addresses] == [6, 5, 5]
+    assert [len(first.held_by(address)[0]) for address in LAYOUT.addresses] == [6, 5, 5]
     assert set(first.groups.values()) == {"rack-1"} and first.version == (2, 7)
     assert dict(first.tls_ports) == dict(zip(LAYOUT.addresses, (4, 5, 6), strict=True))
 

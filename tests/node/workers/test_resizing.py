@@ -165,7 +165,7 @@ def stored(node: Node, key: bytes, value: bytes) -> bool:
 
 
 def rebalance(node: Node, option: str, *addresses: Address) -> int:
-    changes = [part for each in addresses for part in (option, str(each))]
+    changes = [part for address in addresses for part in (option, str(address))]
     return command("cluster", "rebalance", node.address, *changes, "--yes")[0]
 
 
@@ -189,7 +189,7 @@ def test_a_folder_gets_more_workers_and_fewer_again_while_clients_write() -> Non
             assert rebalance(node, "--add", new) == 0
         check(node, written[-1])
         with node.client() as bucket:
-            assert {len(bucket.map.held_by(each)[0]) for each in bucket.map.servers} == {5, 6}
+            assert {len(bucket.map.held_by(server)[0]) for server in bucket.map.servers} == {5, 6}
         node.options["workers"] = 2
         with pytest.raises(NodeError, match=f"--remove {new}"):
             node.restart()

@@ -55,7 +55,7 @@ def test_workers_are_members_of_a_cluster_that_is_there_again_after_each_start()
     with testing.node(vbuckets=VBUCKETS, workers=2) as node:
         with node.client() as bucket:
             first = bucket.map
-            assert len(first.servers) == 2 and {len(first.held_by(each)[0]) for each in first.servers} == {8}
+            assert len(first.servers) == 2 and {len(first.held_by(server)[0]) for server in first.servers} == {8}
             assert len(set(first.groups.values())) == 1 and len(first.groups) == 2
             assert not bucket.set_many(DOCUMENTS.items())
         assert command("cluster", "status", node.address)[0] == 0
@@ -99,7 +99,7 @@ def test_founding_that_was_cut_short_is_finished_by_the_next_start(failpoint: st
         node.environment = {}
         with node.start().client() as bucket:
             assert not bucket.set_many(DOCUMENTS.items())
-            assert {len(bucket.map.held_by(each)[0]) for each in bucket.map.servers} == {8}
+            assert {len(bucket.map.held_by(server)[0]) for server in bucket.map.servers} == {8}
             check(bucket)
 
 
@@ -161,8 +161,8 @@ def test_workers_without_vbuckets_join_a_cluster_of_others_and_have_no_copy_besi
         assert command("cluster", "init", *addresses, "--replicas", "1")[0] == 0
         with one.client() as bucket:
             known = bucket.map
-            pairs = {frozenset(known.groups[each] for each in known.copies(vb)) for vb in range(VBUCKETS)}
-            assert len(known.servers) == 4 and {len(each) for each in pairs} == {2}
+            pairs = {frozenset(known.groups[copy] for copy in known.copies(vb)) for vb in range(VBUCKETS)}
+            assert len(known.servers) == 4 and {len(pair) for pair in pairs} == {2}
             assert not bucket.set_many(DOCUMENTS.items())
         two.kill()
         two.start()
@@ -219,4 +219,4 @@ def test_workers_speak_tls_each_at_its_port_and_all_at_the_common_one() -> None:
         node.kill()
         with node.start().client(tls=True) as bucket:
             check(bucket)
-            assert len(bucket.map.servers) == 2 and node.tls_port not in {each.port for each in bucket.map.servers}
+            assert len(bucket.map.servers) == 2 and node.tls_port not in {server.port for server in bucket.map.servers}

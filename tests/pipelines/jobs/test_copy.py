@@ -35,9 +35,9 @@ def test_a_source_that_may_not_roll_back_says_so() -> None:
 
 def test_a_copy_of_before_collections_says_what_it_leaves_out(tmp_path: Path) -> None:
     job = BucketCopy(A, B, tmp_path)
-    assert [each.say_unread for each in job.buckets()] == [False, False]
+    assert [bucket.say_unread for bucket in job.buckets()] == [False, False]
     CarriedFile(tmp_path).save(Carried())
-    assert [(each.url, each.say_unread) for each in job.buckets()] == [(A, True), (B, False)]
+    assert [(bucket.url, bucket.say_unread) for bucket in job.buckets()] == [(A, True), (B, False)]
 
 
 def test_a_checkpoint_is_where_this_process_sees_it_or_a_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

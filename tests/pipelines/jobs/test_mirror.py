@@ -11,7 +11,7 @@ URL = "couchbase://127.0.0.1:1/b"
 
 
 def test_a_jobs_own_options_come_before_those_of_all_jobs() -> None:
-    names = [each.field for each in Mirror.options()]
+    names = [option.field for option in Mirror.options()]
     assert names[:2] == ["source", "to"]
     assert names[-3:] == ["retry_seconds", "user", "password"]
     assert len(names) == len(set(names))

@@ -88,6 +88,6 @@ def outcome(drain: Drain):
 def happened(events):
     """Events by the values of their fields: (row, kind, vbucket, the rest)."""
     return [
-        (row, type(event), event.vbucket, *(getattr(event, each.name) for each in fields(event)[1:]))
+        (row, type(event), event.vbucket, *(getattr(event, field.name) for field in fields(event)[1:]))
         for row, event in events
     ]

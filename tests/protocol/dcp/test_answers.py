@@ -108,7 +108,7 @@ def test_what_version_2_says_that_others_say_too_is_the_same_event() -> None:
     made = known(system_event(0, MODIFIED))
     assert (made.event, made.collection_id, made.key, made.max_ttl) == (0, 12, b"orders", None)
     histories = [read_any_system_event(system_event(kind, MODIFIED)) for kind in (0, 1)]
-    assert [each.history for each in histories if isinstance(each, KnownEvent)] == [True, None]
+    assert [history.history for history in histories if isinstance(history, KnownEvent)] == [True, None]
 
 
 def test_a_collection_that_was_modified_says_what_it_is_now() -> None:

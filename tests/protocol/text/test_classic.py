@@ -40,7 +40,7 @@ def test_a_cas_of_zero_changes_nothing_where_a_request_would_take_it_for_none() 
         (BUSY, b"SERVER_ERROR temporary failure: later\r\n"),
     ):
         requests, said = carried_out(steps(asked(b"cas a 0 0 1 0\r\nx\r\n"), 0), answer)
-        assert [type(each).__name__ for each in requests] == ["Get"] and said == line
+        assert [type(request).__name__ for request in requests] == ["Get"] and said == line
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_noreply_is_silence_but_the_request_is_made() -> None:
 
 def test_a_key_may_be_called_noreply() -> None:
     requests, said = carried_out(steps(asked(b"delete noreply\r\n"), 0), Stored())
-    assert [each.key for each in requests] == [b"noreply"] and said == b"DELETED\r\n"
+    assert [request.key for request in requests] == [b"noreply"] and said == b"DELETED\r\n"
     assert carried_out(steps(asked(b"get noreply\r\n"), 0), GetResponse(flags=0))[1].startswith(b"VALUE noreply")
 
 

@@ -73,7 +73,7 @@ def test_appending_makes_what_is_not_there_when_told_so() -> None:
 
 def test_a_cas_of_zero_deletes_nothing() -> None:
     requests, said = carried_out(steps(asked(b"md a C0 k\r\n"), NOW), HIT)
-    assert [type(each).__name__ for each in requests] == ["Get"] and said == b"EX ka\r\n"
+    assert [type(request).__name__ for request in requests] == ["Get"] and said == b"EX ka\r\n"
 
 
 def test_a_counter_goes_down_and_tells_its_digits() -> None:

@@ -167,8 +167,8 @@ async def _tell_of_waiting(members: "Members", seconds: float) -> None:
 async def _end_the_others() -> None:
     """End the other requests after one has failed: their own errors are no news, and asyncio would print them."""
     other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for each in other_tasks:
-        each.cancel()
+    for task in other_tasks:
+        task.cancel()
     await asyncio.gather(*other_tasks, return_exceptions=True)
 
 

@@ -44,7 +44,7 @@ class WorkCommand(CommandWithForms):
 
     def declared(self) -> list[Parameter]:
         """Return the work's options, and those of its start (--yes, --dry-run and the like)."""
-        parameters = [parameter_of(each) for each in self.work.options()]
+        parameters = [parameter_of(option) for option in self.work.options()]
         if self.work.HAS_DRY_RUN:
             parameters.append(("dry_run", SHOW_PLAN if self.work.SHOWS_PLAN else DryRun, False))
         if self.work.ASKS:

@@ -66,7 +66,8 @@ class InitCluster(DeclaredWork):
 
         plan = await planned(members, self.nodes, self.replicas, encrypted=self.tls)
         rows = [
-            (str(each), *(f"{len(vbuckets):,}" for vbuckets in plan.map.held_by(each))) for each in plan.map.servers
+            (str(server), *(f"{len(vbuckets):,}" for vbuckets in plan.map.held_by(server)))
+            for server in plan.map.servers
         ]
         lines, facts = self._lines(plan)
         return WorkPlan(lines, facts | {"begun": False}, ("node", "active", "replicas"), tuple(rows))
@@ -80,7 +81,7 @@ class InitCluster(DeclaredWork):
 
     def _lines(self, cluster: NewCluster) -> tuple[tuple[str, ...], dict[str, object]]:
         map_, on = cluster.map, cluster.data_on
-        version, nodes = f"{map_.epoch}:{map_.rev}", [str(each) for each in map_.servers]
+        version, nodes = f"{map_.epoch}:{map_.rev}", [str(server) for server in map_.servers]
         lines = [
             f"{map_.vbuckets:,} vbuckets of {map_.bucket} on {several(len(nodes), 'node')}, "
             f"{several(map_.replica_count, 'replica')} of each, map {version}"

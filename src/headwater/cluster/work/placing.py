@@ -205,7 +205,7 @@ class FailOver(DeclaredWork):
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the vbuckets that each node takes over, and the losses."""
         plan = await self._work(members, seeds).plan()
-        promoted, restarted = Counter(each.chosen for each in plan.promotions), Counter(plan.anew.values())
+        promoted, restarted = Counter(promotion.chosen for promotion in plan.promotions), Counter(plan.anew.values())
         rows = []
         for node in plan.before.servers:
             numbers = (len(plan.before.held_by(node)[0]), promoted[node], restarted[node])
@@ -262,7 +262,7 @@ def _facts_of_failover(plan: FailoverPlan) -> dict[str, Any]:
     return {
         "map": f"{plan.after.epoch}:{plan.after.rev}",
         "out": [str(node) for node in plan.before.servers if node not in plan.after.servers],
-        "promoted": {str(each.vbucket): str(each.chosen) for each in plan.promotions},
+        "promoted": {str(promotion.vbucket): str(promotion.chosen) for promotion in plan.promotions},
         "anew": {str(vb): str(node) for vb, node in plan.anew.items()},
         "accepted": {str(refusal): problem for refusal, problem in plan.accepted.items()},
         "losses": {str(vb): _loss(each) for vb, each in plan.losses.items()},

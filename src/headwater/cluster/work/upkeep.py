@@ -71,7 +71,7 @@ class Flush(DeclaredWork):
 
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return the nodes that have documents."""
-        owners = [str(each) async for each in _owners(members, seeds)]
+        owners = [str(owner) async for owner in _owners(members, seeds)]
         return WorkPlan((f"Every document of this bucket is deleted, on {', '.join(owners)}",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:

@@ -224,7 +224,7 @@ def _is_shown(table: Table, newest: TableMetadata, location: str) -> bool:
     snapshots and its time.
     """
     catalog_metadata = table.metadata
-    snapshots = [{each.snapshot_id for each in both.snapshots} for both in (catalog_metadata, newest)]
+    snapshots = [{snapshot.snapshot_id for snapshot in both.snapshots} for both in (catalog_metadata, newest)]
     same = (catalog_metadata.table_uuid, catalog_metadata.location) == (newest.table_uuid, newest.location)
     same = same and snapshots[0] == snapshots[1] and catalog_metadata.current_snapshot_id == newest.current_snapshot_id
     same = same and catalog_metadata.properties.get(freshness.PROPERTY) == newest.properties.get(freshness.PROPERTY)
@@ -287,15 +287,15 @@ def _new_snapshots(catalog_metadata: TableMetadata, newest: TableMetadata) -> li
 
     A catalog accepts a snapshot whose sequence number is above the last that the catalog has.
     """
-    catalog_ids = {each.snapshot_id for each in catalog_metadata.snapshots}
+    catalog_ids = {snapshot.snapshot_id for snapshot in catalog_metadata.snapshots}
     # A catalog refuses a snapshot whose sequence number is not above the last one that it gave out.
     last = getattr(catalog_metadata, "last_sequence_number", 0)  # there are none in format version 1
-    missing_snapshots = [each for each in newest.snapshots if each.snapshot_id not in catalog_ids]
+    missing_snapshots = [snapshot for snapshot in newest.snapshots if snapshot.snapshot_id not in catalog_ids]
     new_snapshots = sorted(
-        (each for each in missing_snapshots if (each.sequence_number or 0) > last),
+        (snapshot for snapshot in missing_snapshots if (snapshot.sequence_number or 0) > last),
         key=lambda each: each.sequence_number or 0,
     )
-    all_ids = catalog_ids | {each.snapshot_id for each in new_snapshots}
+    all_ids = catalog_ids | {snapshot.snapshot_id for snapshot in new_snapshots}
     return new_snapshots if newest.current_snapshot_id in all_ids else None
 
 
@@ -315,13 +315,15 @@ def _updates(
     # Of the properties that are gone this one alone is surely ours: a time that nobody vouches for any more.
     if freshness.PROPERTY in catalog_metadata.properties and freshness.PROPERTY not in newest.properties:
         yield RemovePropertiesUpdate(removals=[freshness.PROPERTY])
-    yield from (AddSnapshotUpdate(snapshot=each) for each in new_snapshots)
+    yield from (AddSnapshotUpdate(snapshot=snapshot) for snapshot in new_snapshots)
     if newest.current_snapshot_id not in (None, catalog_metadata.current_snapshot_id):
         branch = {"ref-name": MAIN, "type": "branch", "snapshot-id": newest.current_snapshot_id}
         yield SetSnapshotRefUpdate.model_validate(branch)
-    own_ids = {each.snapshot_id for each in newest.snapshots}
+    own_ids = {snapshot.snapshot_id for snapshot in newest.snapshots}
     # After `main` has moved on: with a snapshot the references to it go as well.
-    if removed_ids := [each.snapshot_id for each in catalog_metadata.snapshots if each.snapshot_id not in own_ids]:
+    if removed_ids := [
+        snapshot.snapshot_id for snapshot in catalog_metadata.snapshots if snapshot.snapshot_id not in own_ids
+    ]:
         yield RemoveSnapshotsUpdate.model_validate({"snapshot-ids": removed_ids})
 
 

@@ -129,7 +129,7 @@ def unneeded(log: TableLog, now: float) -> list[Listed]:
         # Behind the listing: whatever the catalog is brought to from now on is newer than these files. A catalog that
         # was away since the last publication may still point to one of them.
         pointed = _catalogs(log.store.root).metadata_location(log, catalog_name)
-        files = [each for each in files if _name(each.path) != _name(pointed)]
+        files = [file for file in files if _name(file.path) != _name(pointed)]
     return files
 
 

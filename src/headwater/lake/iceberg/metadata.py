@@ -207,8 +207,8 @@ def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | N
 
 def _of_snapshots(metadata: Metadata, snapshots: Sequence[Mapping[str, Any]]) -> Metadata:
     """Return metadata with only these snapshots, their log entries, their references and the schemas in use."""
-    numbers = {each["snapshot-id"] for each in snapshots}
-    schemas = {metadata["current-schema-id"], *(each.get("schema-id") for each in snapshots)}
+    numbers = {snapshot["snapshot-id"] for snapshot in snapshots}
+    schemas = {metadata["current-schema-id"], *(snapshot.get("schema-id") for snapshot in snapshots)}
     return metadata | {
         "snapshots": list(snapshots),
         "snapshot-log": [each for each in metadata["snapshot-log"] if each["snapshot-id"] in numbers],

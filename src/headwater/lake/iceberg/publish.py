@@ -260,7 +260,9 @@ def loaded_manifests(store: TableStore, snapshot: dict[str, Any]) -> list[Loaded
     Raises:
         CorruptStore: one that is damaged. FileNotFoundError: one that is missing.
     """
-    return [LoadedManifest(each, _live(listed_in(store, each))) for each in listed_manifests(store, snapshot)]
+    return [
+        LoadedManifest(manifest, _live(listed_in(store, manifest))) for manifest in listed_manifests(store, snapshot)
+    ]
 
 
 def _live(entries: Iterable[Listed]) -> list[ManifestEntry]:
@@ -356,7 +358,7 @@ class _Publication:
         if not self._state.gives_row_ids:
             return True
         ids_by_path = {data_location(self._store, file): _ids(file) for file in self._state.files.values()}
-        data_entries = (entry for each in self._base_manifests for entry in each.entries if entry.content == 0)
+        data_entries = (entry for manifest in self._base_manifests for entry in manifest.entries if entry.content == 0)
         return all(ids_by_path.get(entry.path) in (None, (entry.first_row, entry.sequence)) for entry in data_entries)
 
     def write(self) -> MetadataHead:
@@ -429,7 +431,7 @@ class _Publication:
 
     def _of_data(self, files_by_location: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of data files; write those that change."""
-        loaded = [each for each in self._base_manifests if each.manifest.content is Content.DATA]
+        loaded = [manifest for manifest in self._base_manifests if manifest.manifest.content is Content.DATA]
         listed_paths = {entry.path for each in loaded for entry in each.entries}
         columns = integers(schema["fields"])
         new_entries = [
@@ -443,7 +445,7 @@ class _Publication:
 
     def _of_vectors(self, files_by_location: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of deletion vectors; write those that change, and the Puffin file of new vectors."""
-        loaded = [each for each in self._base_manifests if each.manifest.content is Content.DELETES]
+        loaded = [manifest for manifest in self._base_manifests if manifest.manifest.content is Content.DELETES]
         marked = {path: identity(file.add)[1] for path, file in files_by_location.items() if file.vector}
 
         def stays(entry: ManifestEntry) -> bool:
@@ -568,7 +570,7 @@ class _Publication:
 
     def _summary(self, loaded: Sequence[LoadedManifest]) -> dict[str, str]:
         own_manifests = [each.manifest for each in loaded if each.manifest.snapshot == self._snapshot]
-        by_kind = {kind: [each for each in own_manifests if each.content is kind] for kind in Content}
+        by_kind = {kind: [manifest for manifest in own_manifests if manifest.content is kind] for kind in Content}
         added_count, removed_count = (sum(each.files[status] for each in by_kind[Content.DATA]) for status in (1, 2))
         vectors_changed = sum(each.files[1] + each.files[2] for each in by_kind[Content.DELETES])
         live = [entry for each in loaded for entry in each.entries]
@@ -695,9 +697,9 @@ def unneeded(log: TableLog, now: float) -> list[ListedFile]:
     except (CorruptStore, FileNotFoundError):
         return []
     # By the clock, but the clock may be wrong: nothing goes that may be of a publication under way.
-    newest = max((each.modified for each in own_files if each.path == place.file_of(head.number)), default=0.0)
+    newest = max((file.modified for file in own_files if file.path == place.file_of(head.number)), default=0.0)
     oldest = min(now - KEPT_SECONDS, newest - UNDER_WAY_SECONDS)
-    return [each for each in own_files if each.path not in paths and each.modified < oldest]
+    return [file for file in own_files if file.path not in paths and file.modified < oldest]
 
 
 def _needed_paths(place: IcebergPlace, number: int, head: Metadata) -> set[str]:

@@ -99,7 +99,7 @@ def blobs_of(content: bytes) -> list[Blob]:
         raise ValueError("the footer is compressed, which this reader does not read")
     try:
         blobs = json.loads(content[begin : begin + length])["blobs"]
-        return [_blob(each, begin) for each in blobs if each["type"] == BLOB_TYPE]
+        return [_blob(blob, begin) for blob in blobs if blob["type"] == BLOB_TYPE]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the footer lacks {error}") from None
 

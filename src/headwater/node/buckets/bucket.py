@@ -343,7 +343,7 @@ class Bucket:
     @property
     def prepares_waiting(self) -> int:
         """The number of prepares in this node's vbuckets, active or not, that are neither committed nor aborted."""
-        return sum(len(each.prepares.pending) for each in self.vbuckets.values())
+        return sum(len(vbucket.prepares.pending) for vbucket in self.vbuckets.values())
 
     def now(self) -> int:
         """Return the Unix time in seconds."""

@@ -405,7 +405,7 @@ class Collections:
     def _ids_behind(self, manifest: CollectionsManifest) -> tuple[int, int]:
         """Return the lowest unused ids of a collection and of a scope after this manifest."""
         collections = (each.id + 1 for _, each in manifest.each_collection())
-        scopes = (each.id + 1 for each in manifest.scopes)
+        scopes = (scope.id + 1 for scope in manifest.scopes)
         return max([self._next_collection, *collections]), max([self._next_scope, *scopes])
 
     def _settle_later(self) -> None:

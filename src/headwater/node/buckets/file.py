@@ -81,11 +81,11 @@ class BucketList:
 
     def without(self, number: int) -> BucketList:
         """Return the list without an entry; its number is not used again."""
-        return replace(self, entries=tuple(each for each in self.entries if each.number != number))
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.number != number))
 
     def in_state(self, state: str) -> Iterable[BucketEntry]:
         """Return the entries that are in a state."""
-        return tuple(each for each in self.entries if each.state == state)
+        return tuple(entry for entry in self.entries if entry.state == state)
 
 
 class BucketsFile:
@@ -128,5 +128,5 @@ class BucketsFile:
             DiskFull, StorageError: the old list is still on disk.
             UnsureFile: either list may be on disk.
         """
-        content = {"next": buckets.next, "buckets": [asdict(each) for each in buckets.entries]}
+        content = {"next": buckets.next, "buckets": [asdict(entry) for entry in buckets.entries]}
         self.whole.replace(encode_text_file(_TITLE, _FORMAT, json.dumps(content).encode()))

@@ -133,7 +133,7 @@ class _CountedFile:
         self._disk.note(self._path, self._file.allocated())
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, is_unread: bool = False) -> None:
-        end = offset + sum(memoryview(each).nbytes for each in buffers)
+        end = offset + sum(memoryview(buffer).nbytes for buffer in buffers)
         more = end - self._file.allocated()
         if more > 0:
             self._disk.check(self._path, more)

@@ -23,7 +23,7 @@ def number_of(path: str) -> int:
 
 def own_number(paths: Iterable[str]) -> int:
     """Return this worker's number: the number from 0 on that none of the other workers' paths has."""
-    others = {number_of(each) for each in paths}
+    others = {number_of(path) for path in paths}
     return next(each for each in range(len(others) + 1) if each not in others)
 
 

@@ -60,7 +60,7 @@ class DcpCalls(Generic[Key, Call]):
     @property
     def stream_count(self) -> int:
         """The number of the client's streams at other workers."""
-        return sum(len(each.streams) for each in self._calls.values())
+        return sum(len(call.streams) for call in self._calls.values())
 
     def flush(self) -> None:
         """Send the requests of a burst; pause the client if too many bytes wait for a worker."""
@@ -73,7 +73,7 @@ class DcpCalls(Generic[Key, Call]):
 
     def read_on(self) -> None:
         """Resume the client if no worker has too many waiting bytes any more."""
-        if all(each.waiting_bytes <= REQUESTS_BYTES_MAX for each in self._calls.values()):
+        if all(call.waiting_bytes <= REQUESTS_BYTES_MAX for call in self._calls.values()):
             self._kv.connection.resume(self.HELD_UP_BY)
 
     def refused(self, status: int) -> None:

@@ -108,8 +108,8 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
     @property
     def memory_bytes(self) -> int:
         """The memory of waiting messages, in both directions, and of the state of streams, in bytes."""
-        entries = len(self._places) + len(self._barriers) + sum(len(each.owed) for each in self._calls.values())
-        return sum(each.kept_bytes for each in self._calls.values()) + ENTRY_BYTES * entries
+        entries = len(self._places) + len(self._barriers) + sum(len(call.owed) for call in self._calls.values())
+        return sum(call.kept_bytes for call in self._calls.values()) + ENTRY_BYTES * entries
 
     # --- what the client says -----------------------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ class DcpEnd(ABC, Generic[End]):
         """Log the refusals before their answers are sent, so that a refused client finds the reason in the log."""
         name = self._name.decode("latin-1")
         refusals = self._end.refusals.take()
-        sentences = [f'DCP connection "{name}": {each}' for each in refusals]
+        sentences = [f'DCP connection "{name}": {refusal}' for refusal in refusals]
         self._hub.refusals.tell(self.connection.peer, sentences, self._loop.time())
 
     def _next_deadline(self) -> float | None:

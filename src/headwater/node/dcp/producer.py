@@ -444,7 +444,7 @@ class ProducerSession(DcpEnd[Producer]):
 
     def stream_of(self, vbucket: VBucket) -> Stream | None:
         """Return the stream on which a vbucket is sent; None if there is none."""
-        return next((each for each in self.streams.values() if each.vbucket is vbucket), None)
+        return next((stream for stream in self.streams.values() if stream.vbucket is vbucket), None)
 
     def backlog(self) -> Iterable[int]:
         """Yield the number of changes that each stream still has to send."""

@@ -127,7 +127,7 @@ class _Held:
 
 
 def _held(messages: list[bytes]) -> _Held | None:
-    ends = np.cumsum([len(each) for each in messages], dtype=np.int64)
+    ends = np.cumsum([len(message) for message in messages], dtype=np.int64)
     return _Held(b"".join(messages), ends) if messages else None
 
 
@@ -174,14 +174,14 @@ class StreamRelay(DcpCalls[str, "_Call"]):
 
     def awaits_answers(self) -> bool:
         """Return True if a worker has not answered a request of the client."""
-        return any(frame.opcode in FOR_THE_CLIENT for each in self._calls.values() for frame in each.owed)
+        return any(frame.opcode in FOR_THE_CLIENT for call in self._calls.values() for frame in call.owed)
 
     @property
     def deadline(self) -> float | None:
         """The time at which to call `tick`; None for never."""
         if not self._producer.noop.enabled or not self._calls:
             return None
-        return min(each.heard_at for each in self._calls.values()) + self._silence_seconds_max
+        return min(call.heard_at for call in self._calls.values()) + self._silence_seconds_max
 
     def tick(self, now: float) -> None:
         """Disconnect workers that have been silent for too long. This worker answers the client's no-ops, so the client
@@ -265,8 +265,8 @@ class StreamRelay(DcpCalls[str, "_Call"]):
             except OSError:
                 return None
             self._calls[path] = call
-            for each in self._controls:
-                call.ask(each)
+            for control in self._controls:
+                call.ask(control)
             call.flush()
         return self._calls[path]
 

@@ -103,8 +103,8 @@ def send_some(session: Session, frame: Frame, answers: Iterator[Answer]) -> bool
     The clock is checked after each answer, because one answer of STAT collections counts all rows of a vbucket.
     """
     out = bytearray()
-    for each in answers:
-        out += session.encoded(frame, each)
+    for answer in answers:
+        out += session.encoded(frame, answer)
         if session.connection.turn_is_over():
             session.send(out)
             return False

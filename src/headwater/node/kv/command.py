@@ -70,7 +70,7 @@ class Command:
     """True if a connection must have selected a bucket: all commands of a bucket that need more than a login."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "silent", {each.layout.quiet: each.layout.silent for each in self.forms})
+        object.__setattr__(self, "silent", {form.layout.quiet: form.layout.silent for form in self.forms})
         needs_bucket = self.rule.privilege > LOGIN or bool(self.rule.cases)
         object.__setattr__(self, "needs_bucket", needs_bucket and not self.of_node)
 
@@ -119,7 +119,7 @@ def refusal_of(opcode: int) -> int:
     """Return the status with which to refuse a request without a handler: the status in its declaration; without a
     declaration, NOT_SUPPORTED for a known opcode and UNKNOWN_COMMAND for any other.
     """
-    declared = (each.layout.refused for each in dialect.requests(opcode))
+    declared = (request.layout.refused for request in dialect.requests(opcode))
     return next(filter(None, declared), Status.NOT_SUPPORTED if opcode in _KNOWN else Status.UNKNOWN_COMMAND)
 
 
@@ -152,13 +152,13 @@ def handles(
         TypeError: a request is declared as refused.
     """
 
-    if refused := [each.__name__ for each in requests if each.layout.refused]:
+    if refused := [request.__name__ for request in requests if request.layout.refused]:
         raise TypeError(f"{', '.join(refused)}: declared as refused, and yet there is a handler")
     most = value_bytes_max or (VALUE_BYTES_MAX if document else VALUE_BYTES_ELSEWHERE)
 
     def register(handler: Registered) -> Registered:
-        for opcode in {opcode for each in requests for opcode in each.layout.opcodes}:
-            forms = tuple(each for each in requests if opcode in each.layout.opcodes)
+        for opcode in {opcode for request in requests for opcode in request.layout.opcodes}:
+            forms = tuple(request for request in requests if opcode in request.layout.opcodes)
             COMMANDS[opcode] = Command(
                 handler, forms, rule_of(opcode), document, writes, frees, most, of_node, anywhere, lasts
             )

@@ -130,7 +130,9 @@ class Gathering:
         """Return the refusal of the request if a worker refused its share, or can't be reached; otherwise None."""
         if self.refused is not None:
             return self.refused
-        status = next((each.status for each in self.answers if each.status and not _has_none(each)), Status.SUCCESS)
+        status = next(
+            (answer.status for answer in self.answers if answer.status and not _has_none(answer)), Status.SUCCESS
+        )
         return CommandRefused(status, "another process has refused it") if status else None
 
 
@@ -140,12 +142,12 @@ def _has_none(answer: Frame) -> bool:
 
 def seqnos_in(answers: Iterable[Frame]) -> list[tuple[int, int]]:
     """Return the (vbucket, seqno) pairs in other workers' answers to GET_ALL_VB_SEQNOS."""
-    return [pair for each in answers for pair in admin.GetAllVbSeqnosResponse.decode(each).seqnos]
+    return [pair for answer in answers for pair in admin.GetAllVbSeqnosResponse.decode(answer).seqnos]
 
 
 def states_in(answers: Iterable[Frame]) -> KeyStates:
     """Return the states in other workers' answers to OBSERVE: state and CAS, by vbucket and key."""
-    rows = (row for each in answers for row in meta.ObserveResponse.decode(each).states)
+    rows = (row for answer in answers for row in meta.ObserveResponse.decode(answer).states)
     return {(vbucket, key): (state, cas) for vbucket, key, state, cas in rows}
 
 
@@ -160,9 +162,9 @@ def merged(own: Iterable[tuple[str, str]], answers: Iterable[Frame]) -> Iterable
         answers: the other workers' answers to STAT.
     """
     others: dict[str, list[str]] = {}
-    for each in answers:
-        if each.key:
-            others.setdefault(each.key.decode("latin-1"), []).append(each.value.decode())
+    for answer in answers:
+        if answer.key:
+            others.setdefault(answer.key.decode("latin-1"), []).append(answer.value.decode())
     for name, value in own:
         theirs = others.pop(name, [])
         is_sum = name in _SUMMED or name.endswith(_SUMMED_ENDS)

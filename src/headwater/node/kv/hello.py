@@ -140,7 +140,7 @@ def error_map(version: int) -> dict[str, object]:
     """Return the error map of a version (1 or 2) as a JSON object; codes are lower-case hex without leading zeros."""
     errors = {}
     for codes, attributes in _ATTRIBUTES:
-        attributes_known = [each for each in attributes if version > 1 or each not in _ONLY_IN_VERSION_2]
+        attributes_known = [attribute for attribute in attributes if version > 1 or attribute not in _ONLY_IN_VERSION_2]
         for code in codes:
             name = name_of(code)
             errors[f"{code:x}"] = {"name": name, "desc": name.replace("_", " ").lower(), "attrs": attributes_known}

@@ -390,19 +390,19 @@ class Relay:
         """Add the bytes that wait here, in both directions, to the account of the client's connection; this may drop
         it.
         """
-        held_bytes = self._held_bytes + sum(each.memory_bytes for each in self._calls.values())
+        held_bytes = self._held_bytes + sum(call.memory_bytes for call in self._calls.values())
         self._session.connection.keeps_relayed(held_bytes)
 
     def _send(self, place: _Place) -> None:
         answers, place.answers = place.answers, []
-        for each in answers:
-            place.call.held_bytes -= len(each)
+        for answer in answers:
+            place.call.held_bytes -= len(answer)
             if not place.is_inner:
-                self._relaying.pass_on(each)
+                self._relaying.pass_on(answer)
             elif self._flush is not None:
-                self._flush.statuses.append(Frame.decode(each).status)
+                self._flush.statuses.append(Frame.decode(answer).status)
             elif self._gathering is not None:
-                self._gathering.answers.append(Frame.decode(each))
+                self._gathering.answers.append(Frame.decode(answer))
 
     def turned_away(self, call: _Call) -> None:
         """Refuse the requests to a worker that did not accept the connection, as temporary failures: it has executed
@@ -522,7 +522,7 @@ def path_of(session: Session, vbucket: int) -> str | None:
     if session.store_bucket.state(vbucket) in _HERE:
         return None
     holders = session.server.cluster.holders(vbucket)
-    return next((session.relays[each] for each in holders if each in session.relays), None)
+    return next((session.relays[holder] for holder in holders if holder in session.relays), None)
 
 
 def others_of(session: Session) -> dict[Address, str]:
@@ -548,7 +548,7 @@ def introduction(session: Session, first_opaque: int = 0) -> bytes:
         "bucket": session.store_bucket.name,
         "named_at": session.named_at,
         "first_opaque": first_opaque,
-        "features": sorted({int(each) for each in session.features} - {int(each) for each in UNASKED}),
+        "features": sorted({int(feature) for feature in session.features} - {int(each) for each in UNASKED}),
     }
     return Frame(Magic.CLIENT_REQUEST, Opcode.HELLO, value=json.dumps(who).encode()).encode()
 

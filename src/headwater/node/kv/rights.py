@@ -101,7 +101,7 @@ def _cases(form: type[Request]) -> Iterator[tuple[int, int, Codec, Beyond]]:
     layout = form.layout
     for beyond in layout.beyond:
         at = layout.offset("flags") - HEADER_BYTES
-        flags = next(each for each in layout.extras.fields if each.name == "flags")
+        flags = next(field for field in layout.extras.fields if field.name == "flags")
         for length in layout.extras_lengths:
             if length >= at + layout.field_bytes("flags"):
                 yield length, at, flags.codec, beyond

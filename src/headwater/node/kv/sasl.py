@@ -157,7 +157,7 @@ def _is_here(session: Session, kind: str, proof: bytes) -> bool:
 
 def _names(session: Session) -> set[str]:
     """Return the addresses of this node in cluster maps."""
-    maps = (each.membership.map for each in session.server.buckets.values())
+    maps = (bucket.membership.map for bucket in session.server.buckets.values())
     return {str(each.here) for each in maps if each is not None and each.here is not None}
 
 

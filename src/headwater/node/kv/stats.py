@@ -32,7 +32,7 @@ U64_MAX = (1 << 64) - 1
 def stat(session: Session, request: Stat) -> Iterator[StatResponse]:
     """Answer with one group of statistics; the key of the request has its name and arguments, separated by blanks."""
     name, *arguments = request.key.decode("latin-1").split(" ") if request.key else ("",)
-    pairs = _group(session, name, [each for each in arguments if each])
+    pairs = _group(session, name, [argument for argument in arguments if argument])
     for key, value in merged(pairs, session.others) if session.others else pairs:
         yield StatResponse(key=key.encode("latin-1", "replace"), value=value.encode())
     yield StatResponse()
@@ -103,8 +103,8 @@ def _chosen_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
 
 
 def _vbucket(session: Session, arguments: list[str]) -> Pairs:
-    for each in _chosen_vbuckets(session, arguments):
-        yield f"vb_{each.id}", each.state.name.lower()
+    for vbucket in _chosen_vbuckets(session, arguments):
+        yield f"vb_{vbucket.id}", vbucket.state.name.lower()
 
 
 def _previous(session: Session, arguments: list[str]) -> Pairs:
@@ -126,24 +126,24 @@ def _seqnos(each: VBucket) -> Pairs:
 
 
 def _vbucket_seqno(session: Session, arguments: list[str]) -> Pairs:
-    for each in _chosen_vbuckets(session, arguments):
-        yield from _seqnos(each)
+    for vbucket in _chosen_vbuckets(session, arguments):
+        yield from _seqnos(vbucket)
 
 
 def _vbucket_details(session: Session, arguments: list[str]) -> Pairs:
     store = session.store_bucket.store
-    for each in _chosen_vbuckets(session, arguments):
-        yield f"vb_{each.id}", each.state.name.lower()
-        yield f"vb_{each.id}:num_items", str(store.index.items(each.id))
-        yield f"vb_{each.id}:refused_changes", str(each.refused_changes)
-        yield f"vb_{each.id}:damaged_changes", str(each.damaged_changes)
-        yield f"vb_{each.id}:complete_seqno", str(each.readable_seqno)
-        yield f"vb_{each.id}:max_cas", str(each.record().max_cas)
-        begun = each.held_versions_after
-        yield f"vb_{each.id}:history_start_seqno", str(begun + 1 if begun < ENDLESS else 0)
-        if each.damaged_changes:
-            yield f"vb_{each.id}:acknowledged_seqno", str(each.acknowledged_seqno)
-        yield from _seqnos(each)
+    for vbucket in _chosen_vbuckets(session, arguments):
+        yield f"vb_{vbucket.id}", vbucket.state.name.lower()
+        yield f"vb_{vbucket.id}:num_items", str(store.index.items(vbucket.id))
+        yield f"vb_{vbucket.id}:refused_changes", str(vbucket.refused_changes)
+        yield f"vb_{vbucket.id}:damaged_changes", str(vbucket.damaged_changes)
+        yield f"vb_{vbucket.id}:complete_seqno", str(vbucket.readable_seqno)
+        yield f"vb_{vbucket.id}:max_cas", str(vbucket.record().max_cas)
+        begun = vbucket.held_versions_after
+        yield f"vb_{vbucket.id}:history_start_seqno", str(begun + 1 if begun < ENDLESS else 0)
+        if vbucket.damaged_changes:
+            yield f"vb_{vbucket.id}:acknowledged_seqno", str(vbucket.acknowledged_seqno)
+        yield from _seqnos(vbucket)
 
 
 def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
@@ -154,12 +154,12 @@ def _vbucket_copies(session: Session, arguments: list[str]) -> Pairs:
     branch first.
     """
     bucket = session.store_bucket
-    for each in _listed_vbuckets(session, arguments):
-        session.saw(each)
-        table = [f"{branch.vb_uuid:x}:{branch.seqno}" for branch in each.failover.entries]
-        numbers = each.durable_seqno, each.readable_seqno, each.refused_changes, each.damaged_changes
-        columns = each.state.name.lower(), *numbers, bucket.store.index.bytes_of(each.id), *table
-        yield f"vb_{each.id}", " ".join(map(str, columns))
+    for vbucket in _listed_vbuckets(session, arguments):
+        session.saw(vbucket)
+        table = [f"{branch.vb_uuid:x}:{branch.seqno}" for branch in vbucket.failover.entries]
+        numbers = vbucket.durable_seqno, vbucket.readable_seqno, vbucket.refused_changes, vbucket.damaged_changes
+        columns = vbucket.state.name.lower(), *numbers, bucket.store.index.bytes_of(vbucket.id), *table
+        yield f"vb_{vbucket.id}", " ".join(map(str, columns))
 
 
 def _listed_vbuckets(session: Session, arguments: list[str]) -> list[VBucket]:
@@ -180,11 +180,11 @@ def _collections(session: Session, arguments: list[str]) -> Pairs:
     manifest = bucket.collections.manifest
     sums = {number: [0, 0, 0] for number in manifest.by_id()}
     yield "manifest_uid", f"0x{manifest.uid:x}"
-    for each in _chosen_vbuckets(session, arguments):
-        if each.state is State.ACTIVE:
-            for number, items, size, tombstones in bucket.store.collections(each.id, sorted(sums)):
+    for vbucket in _chosen_vbuckets(session, arguments):
+        if vbucket.state is State.ACTIVE:
+            for number, items, size, tombstones in bucket.store.collections(vbucket.id, sorted(sums)):
                 sums[number] = [a + b for a, b in zip(sums[number], (items, size, tombstones), strict=True)]
-            yield f"vb_{each.id}:manifest_uid", f"0x{each.collections.uid:x}"
+            yield f"vb_{vbucket.id}:manifest_uid", f"0x{vbucket.collections.uid:x}"
     for scope, collection in manifest.each_collection():
         name, counts = f"0x{scope.id:x}:0x{collection.id:x}", sums[collection.id]
         yield f"{name}:scope_name", scope.name
@@ -211,16 +211,16 @@ def _durability(session: Session, arguments: list[str]) -> Pairs:
     that each replica has acknowledged.
     """
     writes = session.store_bucket.durable_writes
-    for each in _chosen_vbuckets(session, arguments):
-        pending = each.prepares.pending.values()
+    for vbucket in _chosen_vbuckets(session, arguments):
+        pending = vbucket.prepares.pending.values()
         if not pending and not arguments:
             continue
-        yield f"vb_{each.id}:state", each.state.name.lower()
-        yield f"vb_{each.id}:num_tracked", str(len(pending))
-        yield f"vb_{each.id}:oldest_prepared_seqno", str(min(pending, default=0))
-        yield f"vb_{each.id}:high_prepared_seqno", str(max(pending, default=0))
-        for replica, seqno in sorted(writes.acknowledged_by(each.id).items()):
-            yield f"vb_{each.id}:{replica}:acknowledged_seqno", str(seqno)
+        yield f"vb_{vbucket.id}:state", vbucket.state.name.lower()
+        yield f"vb_{vbucket.id}:num_tracked", str(len(pending))
+        yield f"vb_{vbucket.id}:oldest_prepared_seqno", str(min(pending, default=0))
+        yield f"vb_{vbucket.id}:high_prepared_seqno", str(max(pending, default=0))
+        for replica, seqno in sorted(writes.acknowledged_by(vbucket.id).items()):
+            yield f"vb_{vbucket.id}:{replica}:acknowledged_seqno", str(seqno)
 
 
 def _range_scans(session: Session, arguments: list[str]) -> Pairs:
@@ -236,25 +236,25 @@ def _range_scans(session: Session, arguments: list[str]) -> Pairs:
 
 
 def _failovers(session: Session, arguments: list[str]) -> Pairs:
-    for each in _chosen_vbuckets(session, arguments):
-        entries = each.failover.entries
-        yield f"vb_{each.id}:num_entries", str(len(entries))
-        yield f"vb_{each.id}:num_erroneous_entries_erased", "0"
+    for vbucket in _chosen_vbuckets(session, arguments):
+        entries = vbucket.failover.entries
+        yield f"vb_{vbucket.id}:num_entries", str(len(entries))
+        yield f"vb_{vbucket.id}:num_erroneous_entries_erased", "0"
         for place, entry in enumerate(entries):
-            yield f"vb_{each.id}:{place}:id", str(entry.vb_uuid)
-            yield f"vb_{each.id}:{place}:seq", str(entry.seqno)
+            yield f"vb_{vbucket.id}:{place}:id", str(entry.vb_uuid)
+            yield f"vb_{vbucket.id}:{place}:seq", str(entry.seqno)
 
 
 def _checkpoint(session: Session, arguments: list[str]) -> Pairs:
     """Yield one checkpoint for each vbucket, the last that a TAP producer sent; this node has no checkpoints of its
     own.
     """
-    for each in _chosen_vbuckets(session, arguments):
-        yield f"vb_{each.id}:state", each.state.name.lower()
-        yield f"vb_{each.id}:open_checkpoint_id", str(each.checkpoint + 1)
-        yield f"vb_{each.id}:last_closed_checkpoint_id", str(each.checkpoint)
-        yield f"vb_{each.id}:num_checkpoints", "1"
-        yield f"vb_{each.id}:persisted_checkpoint_id", str(each.checkpoint or 1)
+    for vbucket in _chosen_vbuckets(session, arguments):
+        yield f"vb_{vbucket.id}:state", vbucket.state.name.lower()
+        yield f"vb_{vbucket.id}:open_checkpoint_id", str(vbucket.checkpoint + 1)
+        yield f"vb_{vbucket.id}:last_closed_checkpoint_id", str(vbucket.checkpoint)
+        yield f"vb_{vbucket.id}:num_checkpoints", "1"
+        yield f"vb_{vbucket.id}:persisted_checkpoint_id", str(vbucket.checkpoint or 1)
 
 
 def _config(session: Session, arguments: list[str]) -> Pairs:

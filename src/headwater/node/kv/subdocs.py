@@ -449,7 +449,7 @@ def change_paths(
     of the first path that failed.
     """
     specs = request.specs
-    _check_specs(session, [each[:3] for each in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
+    _check_specs(session, [spec[:3] for spec in specs], _MULTI_EDITS, _BODIES, _MUTATION_FLAGS)
     try:
         stored, values = _change(session, request, specs)
     except PathRefused as refused:

@@ -154,7 +154,7 @@ class Membership:
         """
         entries = content.get("nodesExt", ()) if isinstance(content, dict) else ()
         is_named = isinstance(entries, list) and any(
-            isinstance(each, dict) and each.get("thisNode") for each in entries
+            isinstance(entry, dict) and entry.get("thisNode") for entry in entries
         )
         return is_named or self.map is not None
 
@@ -471,7 +471,7 @@ def _tell_of_departures(before: ClusterMap | None, after: ClusterMap, vbuckets: 
     """
     if before is None:
         return
-    if departed := [each for each in before.servers if each not in after.servers]:
+    if departed := [server for server in before.servers if server not in after.servers]:
         ownerless = sum(before.owner(vb) in departed and after.owner(vb) is None for vb in vbuckets)
         names = " and ".join(f"{each.host}:{each.port}" for each in departed)
         is_gone = "is no member any more" if len(departed) == 1 else "are no members any more"

@@ -26,7 +26,7 @@ def stats(server: Services, membership: Membership) -> Iterable[tuple[str, str]]
     if server.config.group:
         yield "group", server.config.group
     yield "member", str(cluster_map is not None and cluster_map.this is not None).lower()
-    states = Counter(each.state for each in bucket.vbuckets.values())
+    states = Counter(vbucket.state for vbucket in bucket.vbuckets.values())
     for state in State:
         yield f"vb_{state.name.lower()}", str(states[state])
     yield "fence", "open" if membership.fence is None or membership.fence.is_open else "closed"

@@ -65,7 +65,7 @@ def read_asked(content: dict[str, Any]) -> LeaseRequest:
     if not all(isinstance(each, str) and 0 < len(each) <= TEXT_MAX for each in (run, by, connection)):
         raise CommandRefused(Status.EINVAL, f"run, by and connection are texts of 1 to {TEXT_MAX} characters")
     again, release, over = flags = [content.get(name, False) for name in ("again", "release", "over")]
-    if not all(isinstance(each, bool) for each in flags):
+    if not all(isinstance(flag, bool) for flag in flags):
         raise CommandRefused(Status.EINVAL, "again, release and over are true or false")
     return LeaseRequest(str(run), str(by), str(connection), again, release, over)
 
@@ -93,7 +93,7 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """True if an operator has the lease now."""
-        return any(not each.is_closed for each in self._holders.values())
+        return any(not holder.is_closed for holder in self._holders.values())
 
     def ask(self, connection: Connection, request: LeaseRequest) -> None:
         """Take, keep or release the lease.

@@ -100,7 +100,7 @@ class Replication:
 
     def following(self) -> Iterable[tuple[str, FollowProgress]]:
         """Return each producer (host:port/bucket), and the progress of the vbuckets that follow it."""
-        return [(str(each.source), each.following()) for each in self.dialers.values() if each.wanted]
+        return [(str(dialer.source), dialer.following()) for dialer in self.dialers.values() if dialer.wanted]
 
     def stop(self) -> None:
         """Stop following all producers, because the node stops."""

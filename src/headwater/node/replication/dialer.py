@@ -202,7 +202,7 @@ class Dialer:
         """Return the progress of all vbuckets, for the metrics."""
         session, now = self._session, self._server.loop.time()
         streams = session.streams if session is not None else {}
-        inside = [each.vbucket for each in streams.values() if each.vbucket.is_receiving_snapshot]
+        inside = [stream.vbucket for stream in streams.values() if stream.vbucket.is_receiving_snapshot]
         behind = sum(max(0, each.snapshot_end - each.high_seqno) for each in inside)
         heard = session.connection.stirred_at if session is not None else self._heard_at
         return FollowProgress(len(streams), len(self.wanted.keys() - streams.keys()), behind, max(0.0, now - heard))

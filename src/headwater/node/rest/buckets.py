@@ -155,7 +155,7 @@ def _form(body: bytes) -> dict[str, str]:
 
 def _is_of_several(server: Services) -> bool:
     """Return True if the map of any bucket has other nodes than this one."""
-    maps = (json.loads(each.cluster.config()) for each in server.buckets.values())
+    maps = (json.loads(bucket.cluster.config()) for bucket in server.buckets.values())
     return any(len(each.get("nodesExt", [])) > 1 for each in maps)
 
 

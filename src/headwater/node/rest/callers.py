@@ -73,8 +73,8 @@ def _names(server: Services) -> Iterable[str]:
     yield from (server.config.host, socket.gethostname())
     if server.tls is not None:
         yield from (*server.tls.certificate.dns_names, *server.tls.certificate.addresses)
-    for each in server.buckets.values():
-        if (cluster_map := each.membership.map) is not None and cluster_map.here is not None:
+    for bucket in server.buckets.values():
+        if (cluster_map := bucket.membership.map) is not None and cluster_map.here is not None:
             yield cluster_map.here.host
 
 

@@ -100,14 +100,14 @@ def _kernels(node: Services) -> Values:
 
 
 def _by_state(node: Services) -> Values:
-    counts = Counter(each.state for each in node.bucket.vbuckets.values())
+    counts = Counter(vbucket.state for vbucket in node.bucket.vbuckets.values())
     return [((state.name.lower(),), counts[state]) for state in State]
 
 
 def _documents(node: Services) -> Values:
     counts = dict.fromkeys(State, 0)
-    for each in node.bucket.vbuckets.values():
-        counts[each.state] += node.bucket.store.index.items(each.id)
+    for vbucket in node.bucket.vbuckets.values():
+        counts[vbucket.state] += node.bucket.store.index.items(vbucket.id)
     return [((state.name.lower(),), count) for state, count in counts.items()]
 
 
@@ -129,7 +129,7 @@ def _memory(what: str) -> Callable[[Services], Values]:
 
 
 def _dcp(node: Services) -> Values:
-    counts = Counter(each.is_producer for each in node.dcp.sessions.values())
+    counts = Counter(session.is_producer for session in node.dcp.sessions.values())
     return [(("producer",), counts[True]), (("consumer",), counts[False])]
 
 
@@ -142,7 +142,7 @@ def _streams(what: Callable[[list[int]], float]) -> Callable[[Services], Values]
 
 
 def _refused(node: Services) -> float:
-    return sum(each.refused_changes for each in node.bucket.vbuckets.values())
+    return sum(vbucket.refused_changes for vbucket in node.bucket.vbuckets.values())
 
 
 def _loop(name: str) -> Callable[[Services], float]:
@@ -315,10 +315,10 @@ class _LookedUpMetrics(Collector):
         self._node, self._visible, self._of_node = node, bucket_names, of_node
 
     def collect(self) -> Iterator[Metric]:
-        for each in METRICS:
-            if self._of_node or not each.is_of_node:
-                families = _histories if each.kind == HISTOGRAM else _numbers
-                yield families(each, self._node, self._visible)
+        for metric in METRICS:
+            if self._of_node or not metric.is_of_node:
+                families = _histories if metric.kind == HISTOGRAM else _numbers
+                yield families(metric, self._node, self._visible)
 
     def describe(self) -> Iterator[Metric]:
         """Describe nothing in advance, because that would read all values."""

@@ -293,16 +293,18 @@ def _readiness(server: Services) -> Made:
     The page also reports a full disk, with which reads and deletions continue, and kernels that are not compiled yet,
     without which requests are served more slowly. Neither prevents readiness.
     """
-    buckets = [each.bucket for each in server.buckets.values()]
+    buckets = [bucket.bucket for bucket in server.buckets.values()]
     state = {
-        "fenced_vbuckets": sum(len(each.fenced) for each in buckets),
-        "traffic_disabled": any(each.traffic_disabled for each in buckets),
-        "empty": not any(each.bucket.vbuckets or _is_member(each) or each.is_spare for each in server.buckets.values()),
+        "fenced_vbuckets": sum(len(bucket.fenced) for bucket in buckets),
+        "traffic_disabled": any(bucket.traffic_disabled for bucket in buckets),
+        "empty": not any(
+            bucket.bucket.vbuckets or _is_member(bucket) or bucket.is_spare for bucket in server.buckets.values()
+        ),
     }
     ready = not any(state.values())
     compiled, kernels = kernel_modules.counts()
     figures = {
-        "disk_full": any(each.store.staging.lacks_room for each in buckets),
+        "disk_full": any(bucket.store.staging.lacks_room for bucket in buckets),
         "kernels_waiting": kernels - compiled,
     }
     body = json.dumps({"ready": ready, **state, **figures}).encode()
@@ -337,7 +339,7 @@ def _scopes(server: Services, user: str) -> dict[str, Any]:
 def _users(server: Services) -> list[dict[str, Any]]:
     users = server.users
     return [
-        {"id": name, "domain": "local", "roles": [_role(each) for each in users.grants(name)]} for name in users.names
+        {"id": name, "domain": "local", "roles": [_role(grant) for grant in users.grants(name)]} for name in users.names
     ]
 
 
@@ -357,7 +359,7 @@ def _roles() -> list[dict[str, str]]:
 
 
 def _user(server: Services, name: str) -> dict[str, Any] | None:
-    return next((each for each in _users(server) if each["id"] == name), None)
+    return next((user for user in _users(server) if user["id"] == name), None)
 
 
 def _config(server: Services) -> dict[str, Any]:

@@ -111,10 +111,10 @@ def _fields(lines: list[str]) -> dict[str, str]:
     second request in the body of the first.
     """
     fields: dict[str, str] = {}
-    for each in lines:
-        name, colon, value = each.partition(":")
+    for line in lines:
+        name, colon, value = line.partition(":")
         if not colon or not _NAME.fullmatch(name) or _CONTROL.search(value):
-            raise RemoteProtocolError(f"{each[:80]!r} is no header field of HTTP/1")
+            raise RemoteProtocolError(f"{line[:80]!r} is no header field of HTTP/1")
         name = name.lower()
         if name in fields and name in _ONCE:
             raise RemoteProtocolError(f"an HTTP request with two fields {name}")

@@ -284,7 +284,7 @@ class Compaction:
         if self._limits is None:
             return
         starts = begin(self._histories, self._slots.table, self._limits)
-        self.history_bytes = sum(each.bytes for each in starts.values())
+        self.history_bytes = sum(start.bytes for start in starts.values())
         for vb, share in self._shares.items():
             share.history = min(share.history, starts[vb].row)
         self._limits = None  # a second survey has the same rows

@@ -203,7 +203,7 @@ def _run_all(stretches: Sequence[_Stretch]) -> None:
     else:
         with ThreadPoolExecutor(len(stretches), "headwater-replay") as threads:
             list(threads.map(_Stretch.run, stretches))
-    failures = [each.failure for each in stretches if each.failure]
+    failures = [stretch.failure for stretch in stretches if stretch.failure]
     if failures:
         # The order of threads varies; the message must name the same place at every start.
         raise min(failures, key=lambda failure: failure[:2])[2]

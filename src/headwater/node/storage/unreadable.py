@@ -45,8 +45,8 @@ def end_with_a_line() -> None:
 def line_of(address: int, maps: str) -> str:
     """Return the message for an address that can't be read; `maps` is the text of /proc/self/maps."""
     where = "a mapped file"
-    for each in maps.splitlines():
-        span, _, offset, _, _, *path = each.split(maxsplit=5)
+    for line in maps.splitlines():
+        span, _, offset, _, _, *path = line.split(maxsplit=5)
         first, end = (int(bound, 16) for bound in span.split("-"))
         if path and first <= address < end:
             where = f"{path[0]}: byte {int(offset, 16) + address - first}"

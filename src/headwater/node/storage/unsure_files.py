@@ -45,13 +45,13 @@ class UnsureFiles:
 
     def count(self) -> int:
         """Return the number of unsure files."""
-        return sum(each.unsure for each in self._files())
+        return sum(file.unsure for file in self._files())
 
     def look(self) -> None:
         """Log files that have become unsure, and try once, in a thread, to put their old content back. The node calls
         this at intervals.
         """
-        unsure = [each for each in self._files() if each.unsure]
+        unsure = [file for file in self._files() if file.unsure]
         for each in unsure:
             if each.path not in self._known:
                 self._known.add(each.path)

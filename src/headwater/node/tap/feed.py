@@ -215,8 +215,10 @@ class Feed:
     def stats(self, now: float) -> Iterable[tuple[str, str]]:
         """Yield this session's statistics in STAT tap (tap.md 7)."""
         producer, ledger, options = self.producer, self.producer.ledger, self.producer.options
-        backlogs = [max(0, each.vbucket.durable_seqno - each.stream.place.seqno) for each in self.readers.values()]
-        backfilling = [each for each in self.readers.values() if each.stream.place.step <= TapStep.BACKFILL]
+        backlogs = [
+            max(0, reader.vbucket.durable_seqno - reader.stream.place.seqno) for reader in self.readers.values()
+        ]
+        backfilling = [reader for reader in self.readers.values() if reader.stream.place.step <= TapStep.BACKFILL]
         yield "type", "producer"
         yield "created", f"{self.created_at:.0f}"
         yield "connected", str(self.connection is not None).lower()

@@ -114,9 +114,9 @@ class TapHub:
         here, writes = self._bucket.vbuckets, self._bucket.durable_writes
         vbuckets = [here[vb] for vb in options.vbuckets or here if vb in here] if options.dump else []
         return sorted(
-            each.id
-            for each in vbuckets
-            if each.state is State.ACTIVE and not writes.is_settled(each.id, _DEFAULT_ALONE)
+            vbucket.id
+            for vbucket in vbuckets
+            if vbucket.state is State.ACTIVE and not writes.is_settled(vbucket.id, _DEFAULT_ALONE)
         )
 
     def left_behind(self, options: TapOptions) -> list[str]:
@@ -126,7 +126,7 @@ class TapHub:
         """
         here = self._bucket.vbuckets
         vbuckets = [here[vb] for vb in options.vbuckets if vb in here] if options.takeover else []
-        return sorted({name for each in vbuckets for name in each.collections.named_paths})
+        return sorted({name for vbucket in vbuckets for name in vbucket.collections.named_paths})
 
     def connect(self, kv: Session, options: TapOptions) -> TapSession:
         """Return the TAP session for a client's connection, of which it takes charge.

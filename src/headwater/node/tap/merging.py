@@ -236,7 +236,7 @@ class TapMerge:
             self.connection.finish()
 
     def _weigh(self) -> None:
-        kept_bytes = sum(each.kept_bytes for each in self._calls)
+        kept_bytes = sum(call.kept_bytes for call in self._calls)
         self.connection.keeps(RUN_BYTES * len(self._runs) + kept_bytes)
 
 

@@ -67,7 +67,7 @@ class Holds:
             self._let_go(held, now - self._since)
 
     def _let_go(self, held: int, seconds: float) -> None:
-        readers = [reader for each in self._bucket.vbuckets.values() for reader in each.readers]
+        readers = [reader for vbucket in self._bucket.vbuckets.values() for reader in vbucket.readers]
         slow = [reader for reader in readers if reader.holds_removed_files]
         for reader in slow:
             reader.let_go()

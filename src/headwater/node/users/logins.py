@@ -155,8 +155,8 @@ class Users:
 
         Only such a user can change the list of users.
         """
-        grants = [*(self.grants(name) for name in self._passwords), *(each.grants for each in accounts.values())]
-        return any(granted(each, None) & ADMINISTER for each in grants)
+        grants = [*(self.grants(name) for name in self._passwords), *(account.grants for account in accounts.values())]
+        return any(granted(grant, None) & ADMINISTER for grant in grants)
 
     def grants(self, user: str) -> tuple[Grant, ...]:
         """Return the roles of a user; none for an unknown one."""
@@ -179,7 +179,7 @@ class Users:
         """Return the rights of a user who has roles for scopes or collections of a bucket; None for any other user."""
         if user is None or not self.required:
             return None
-        fine = [each for each in self.grants(user) if each.bucket == bucket and each.scope is not None]
+        fine = [grant for grant in self.grants(user) if grant.bucket == bucket and grant.scope is not None]
         return Places(self.rights(user, bucket), fine) if fine and self.knows(user) else None
 
     def may_enter(self, user: str | None, bucket: str) -> bool:
@@ -194,7 +194,7 @@ class Users:
         """Return the privileges that a user has in any bucket, or in a part of one, as bits."""
         if user is None or not self.required:
             return self.rights(user, None)
-        by_role = (int(ROLES[each.role]) for each in self.grants(user))
+        by_role = (int(ROLES[grant.role]) for grant in self.grants(user))
         return functools.reduce(operator.or_, by_role, self.rights(user, None))
 
     # --- passwords ----------------------------------------------------------------------------------------------------

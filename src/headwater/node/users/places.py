@@ -37,10 +37,10 @@ class Places:
         self.rights = rights
         self.anywhere: int = rights
         self._rights_by_place: dict[tuple[str, str | None], int] = {}
-        for each in grants:
-            place = each.scope or "", each.collection
-            self._rights_by_place[place] = self._rights_by_place.get(place, 0) | int(ROLES[each.role])
-            self.anywhere |= int(ROLES[each.role])
+        for grant in grants:
+            place = grant.scope or "", grant.collection
+            self._rights_by_place[place] = self._rights_by_place.get(place, 0) | int(ROLES[grant.role])
+            self.anywhere |= int(ROLES[grant.role])
         self._manifest: CollectionsManifest | None = None
         self._collections: dict[int, int] = {}
         self._scopes: dict[int, int] = {}
@@ -60,13 +60,18 @@ class Places:
         scope_ = manifest.scope_by_id(scope)
         collections = () if scope_ is None else scope_.collections
         return self.in_scope(manifest, scope) > _LOGIN or any(
-            self.in_collection(manifest, each.id) > _LOGIN for each in collections
+            self.in_collection(manifest, collection.id) > _LOGIN for collection in collections
         )
 
     def visible(self, manifest: CollectionsManifest) -> CollectionsManifest:
         """Return the manifest with only the scopes and collections in which the user has any right."""
         scopes = (
-            replace(scope, collections=tuple(each for each in scope.collections if self._sees(manifest, each.id)))
+            replace(
+                scope,
+                collections=tuple(
+                    collection for collection in scope.collections if self._sees(manifest, collection.id)
+                ),
+            )
             for scope in manifest.scopes
             if self.sees_scope(manifest, scope.id)
         )
@@ -86,7 +91,7 @@ class Places:
             return self._scope_denied(manifest, scope)
         if collections is None:
             return None if self.rights & _STREAM else ("all of the bucket needs the role stream in it", Status.EACCESS)
-        lacking = (self._collection_denied(manifest, each) for each in sorted(collections))
+        lacking = (self._collection_denied(manifest, collection) for collection in sorted(collections))
         return next(filter(None, lacking), None)
 
     def _scope_denied(self, manifest: CollectionsManifest, scope: int) -> tuple[str, Status] | None:

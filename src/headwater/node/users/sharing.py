@@ -141,7 +141,7 @@ class Sharing:
         peers = self._peers() if self._users.required and self._has_secret else ()  # in the order of the map
         for address in [each for each in self._tasks if each not in peers]:
             self._tasks.pop(address).cancel()
-        for address in [each for each in peers if each not in self._tasks]:
+        for address in [peer for peer in peers if peer not in self._tasks]:
             self._tasks[address] = self._loop.create_task(self._ask_on(address))
 
     def stop(self) -> None:

@@ -150,8 +150,10 @@ class EventHistory:
             start = base._known if base is not None else None
             last_manifest = (start.manifest if start is not None else manifest.EMPTY).after(*self._behind(base))
             collections = [each for _, each in last_manifest.each_collection()]
-            plain = _sorted_ids(each.id for each in collections if not each.history)
-            result = FoldedEvents(last_manifest, {each.id: each.max_ttl for each in collections}, plain)
+            plain = _sorted_ids(collection.id for collection in collections if not collection.history)
+            result = FoldedEvents(
+                last_manifest, {collection.id: collection.max_ttl for collection in collections}, plain
+            )
             self._folded = ref(result)
         return result
 
@@ -304,7 +306,7 @@ class VBucketCollections:
         documents = [each for each in self.choice(query, last).tolist() if each < EVENTS_OF_COLLECTIONS]
         # A collection counts from its creation on: before that it had no changes whose versions could be left out.
         created = self._creations() if after < self._seqnos[-1] else {}
-        lengths = {each: last - max(after, created.get(each, 0)) for each in documents}
+        lengths = {document: last - max(after, created.get(document, 0)) for document in documents}
         return not documents or any(not length or plain[each] < length for each, length in lengths.items())
 
     def plain_spans_of(self, query: Wanted, after: int, last: int) -> tuple[PlainSpan, ...]:
@@ -314,7 +316,7 @@ class VBucketCollections:
         numbers = self.choice(query, last)
         if not len(numbers):
             return spans
-        reduced = (PlainSpan(each.after, each.last, np.intersect1d(each.collections, numbers)) for each in spans)
+        reduced = (PlainSpan(span.after, span.last, np.intersect1d(span.collections, numbers)) for span in spans)
         return tuple(each for each in reduced if len(each.collections))
 
     def span_of_same_histories(self, query: Wanted, after: int, durable_seqno: int) -> tuple[int, int]:
@@ -393,9 +395,9 @@ class VBucketCollections:
             collections, scopes = self._ever(query.scope)[0], {query.scope}
         # Events of dropped collections are sent too: a client that had the collection learns only by the drop that its
         # documents are gone (dcp 2.16).
-        numbers = documents | {EVENTS_OF_COLLECTIONS + each for each in collections}
-        numbers |= {PREPARES + each for each in documents if query.prepares}
-        numbers |= {MODIFICATIONS + each for each in documents if query.modifications}
+        numbers = documents | {EVENTS_OF_COLLECTIONS + collection for collection in collections}
+        numbers |= {PREPARES + document for document in documents if query.prepares}
+        numbers |= {MODIFICATIONS + document for document in documents if query.modifications}
         return np.array(sorted(numbers | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:

@@ -273,7 +273,7 @@ def free_ports(config: NodeConfig, first: int, count: int) -> tuple[int, ...]:
         )
     with ExitStack() as sockets_open:
         sockets = [sockets_open.enter_context(bound("worker-port", config.host, number)) for number in numbers]
-        return tuple(int(each.getsockname()[1]) for each in sockets)
+        return tuple(int(socket.getsockname()[1]) for socket in sockets)
 
 
 def _of_node(config: NodeConfig) -> dict[str, int]:

@@ -72,8 +72,8 @@ def spares(folder: Path, layout: WorkersLayout) -> list[Address]:
     """
     if not layout.has_map:
         return []
-    mapped = {each for map_ in _newest_maps(folder, len(layout.ports)) for each in map_.servers}
-    return [each for each in layout.addresses if each not in mapped]
+    mapped = {server for map_ in _newest_maps(folder, len(layout.ports)) for server in map_.servers}
+    return [address for address in layout.addresses if address not in mapped]
 
 
 def _with_more(config: NodeConfig, layout: WorkersLayout, added: int) -> WorkersLayout:

@@ -204,11 +204,11 @@ class Supervisor:
             signal.signal(number, lambda *_: None)  # its number arrives through the socket
         while True:
             self._start_due()
-            if self._stops and not any(each.pid for each in self._lives):
+            if self._stops and not any(life.pid for life in self._lives):
                 return self._status
             self._wait()
             self._reap()
-            if not self._is_told and not self._stops and all(each.is_ready for each in self._lives):
+            if not self._is_told and not self._stops and all(life.is_ready for life in self._lives):
                 self._tell_ready(out)
 
     # --- starting -----------------------------------------------------------------------------------------------------

@@ -113,8 +113,8 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
         from headwater.pipelines.carried import CarriedFile
 
         carried = CarriedFile(self.place).load()
-        for each in super().buckets():
-            yield each._replace(say_unread=carried is not None and not carried.chooses)
+        for bucket in super().buckets():
+            yield bucket._replace(say_unread=carried is not None and not carried.chooses)
         yield BucketAsked(self.target, *self._writer, say_unread=False)
 
     def line(self, progress: CopyProgress) -> str:

@@ -301,8 +301,8 @@ def session_settings(arguments: Mapping[str, str] | Sequence[str]) -> dict[str, 
     if isinstance(arguments, Mapping):
         return dict(arguments)
     settings = {}
-    for each in arguments:
-        name, equals, value = each.partition("=")
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if not equals or not name.strip():
             raise OptionError("conf", name, "NAME=VALUE, such as spark.sql.catalogImplementation=hive")
         settings[name.strip()] = value

@@ -53,12 +53,12 @@ class MirrorProgress:
 
     def count(self, results: Sequence[TaskResult]) -> None:
         """Add the results of a batch's tasks."""
-        for each in results:
-            self.mutations += each.counts.get("mutations", 0)
-            self.deletions += each.counts.get("deletions", 0)
-            self.rollbacks += each.counts.get("rollbacks", 0)
-            self.quarantined += each.counts.get("quarantined", 0)
-        self.conflicts = sorted({*self.conflicts, *(line for each in results for line in each.conflicts)})
+        for result in results:
+            self.mutations += result.counts.get("mutations", 0)
+            self.deletions += result.counts.get("deletions", 0)
+            self.rollbacks += result.counts.get("rollbacks", 0)
+            self.quarantined += result.counts.get("quarantined", 0)
+        self.conflicts = sorted({*self.conflicts, *(line for result in results for line in result.conflicts)})
 
     def note_losses(self, end: Mapping[str, Any]) -> None:
         """Note the data losses that the offset of a batch names."""
@@ -261,5 +261,5 @@ class Mirror(OnEngines[MirrorProgress]):
         parts += losses_line(progress.data_loss)
         if progress.quarantined:
             parts.append(f"{progress.quarantined:,} put into quarantine")
-        parts += [f"does not fit its column: {each}" for each in progress.conflicts]
+        parts += [f"does not fit its column: {conflict}" for conflict in progress.conflicts]
         return ", ".join(parts)

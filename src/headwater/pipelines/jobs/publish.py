@@ -23,8 +23,8 @@ def read_properties(arguments: Mapping[str, str] | Sequence[str]) -> dict[str, s
     if isinstance(arguments, Mapping):
         return dict(arguments)
     properties = {}
-    for each in arguments:
-        name, equals, value = each.partition("=")
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if not equals or not name.strip():
             raise OptionError("kafka", name, "KEY=VALUE, such as security.protocol=SASL_SSL")
         properties[name.strip()] = value.strip()

@@ -242,7 +242,7 @@ class Consumer:
 
     def knows(self, opaque: int) -> bool:
         """Return True if a stream of this end has this opaque, or had it before it was over."""
-        return opaque in self._core.past or any(each.opaque == opaque for each in self.streams.values())
+        return opaque in self._core.past or any(stream.opaque == opaque for stream in self.streams.values())
 
     def refuse_stream(self, wanted: StreamWanted, status: Status, reason: str) -> None:
         """Answer an ADD_STREAM: "the opaque in extras is 0 when the failure was local" (dcp 2.2)."""
@@ -289,7 +289,7 @@ class Consumer:
         """
         if change.opaque in self._core.past:
             return None
-        by_opaque = (each for each in self.streams.values() if each.opaque == change.opaque)
+        by_opaque = (stream for stream in self.streams.values() if stream.opaque == change.opaque)
         return next(by_opaque, self.streams.get(change.vbucket))
 
     def announced(self, vbucket: int) -> int:

@@ -416,7 +416,7 @@ class Producer:
 
     def _streams_of(self, frame: Frame) -> list[ProducerStream]:
         """Return the live streams with the opaque of a response; empty if they are over."""
-        return [each for each in self.streams.values() if each.opaque == frame.opaque]
+        return [stream for stream in self.streams.values() if stream.opaque == frame.opaque]
 
     def _marker_answered(self, stream: ProducerStream) -> MarkerAnswered:
         stream.unanswered_markers = max(0, stream.unanswered_markers - 1)

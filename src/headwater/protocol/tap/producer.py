@@ -214,7 +214,9 @@ class TapProducer:
 
     def _find_unfinished(self) -> TapProducerStream | None:
         """Return a stream that is not done, None if all are; cached, because a search visits every vbucket."""
-        self._unfinished = next((each for each in self.streams.values() if each.place.step is not TapStep.DONE), None)
+        self._unfinished = next(
+            (stream for stream in self.streams.values() if stream.place.step is not TapStep.DONE), None
+        )
         return self._unfinished
 
     @property

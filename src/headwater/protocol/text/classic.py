@@ -51,11 +51,11 @@ def _values(requests: Iterable[Request], *, with_cas: bool) -> Steps:
     Requests are created one by one, because a line may have a hundred thousand keys. While a `yield` waits for a slow
     reader, no variable may refer to a value: values of up to twenty MiB for each reader would not be counted anywhere.
     """
-    for each in requests:
-        answer = yield each
+    for request in requests:
+        answer = yield request
         if isinstance(answer, documents.GetResponse):
             cas = b" %d" % answer.cas if with_cas else b""
-            line = b"VALUE %b %d %d%b\r\n" % (each.key, answer.flags, len(answer.value), cas)
+            line = b"VALUE %b %d %d%b\r\n" % (request.key, answer.flags, len(answer.value), cas)
             answer_line = [with_value(line, answer.value)]
             del answer
             yield answer_line.pop()
