@@ -86,7 +86,7 @@ def round_trips(port: int, requests: Sequence[bytes], answer_bytes: int, seconds
     Returns: the answers per second, and an array of the microseconds that each took.
     """
     frames = np.zeros((len(requests), FRAME_BYTES_MAX), np.uint8)
-    lengths = np.array([len(each) for each in requests], np.int64)
+    lengths = np.array([len(request) for request in requests], np.int64)
     for row, request in zip(frames, requests, strict=True):
         row[: len(request)] = np.frombuffer(request, np.uint8)
     socks = [socket.create_connection(("127.0.0.1", port)) for _ in requests]

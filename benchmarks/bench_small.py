@@ -107,7 +107,7 @@ def synced(folder: str) -> float:
 
 
 def _median(turns: Sequence[Taken]) -> Taken:
-    columns = ([getattr(each, name) for each in turns] for name in ("rate", "median_us", "cpu_us"))
+    columns = ([getattr(turn, name) for turn in turns] for name in ("rate", "median_us", "cpu_us"))
     return Taken(*map(statistics.median, columns))
 
 

@@ -537,10 +537,10 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the commands would rightly pass over it
     names = [name for name in _commands() if name not in LEFT_OUT and options.only in ("", name)]
     mistakes = {
-        name: each for name, each in MISTAKES.items() if not options.mistake or name in options.mistake.split(",")
+        name: mistake for name, mistake in MISTAKES.items() if not options.mistake or name in options.mistake.split(",")
     }
     if os.geteuid() != 0:
-        mistakes = {name: each for name, each in mistakes.items() if name not in NEEDS_ROOT}
+        mistakes = {name: mistake for name, mistake in mistakes.items() if name not in NEEDS_ROOT}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headwater-typing-")))
         mounts = f"{folder}/*/small {folder}/*/*/small"

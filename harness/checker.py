@@ -211,7 +211,7 @@ class Ledger:
         operations, held = self._operations[writer], dict(self._state[writer])
         for operation in operations[:certain]:
             held[operation.vbucket, operation.key] = operation.digest
-        unknown = [((each.vbucket, each.key), each) for each in operations[certain:]]
+        unknown = [((operation.vbucket, operation.key), operation) for operation in operations[certain:]]
         survived = {place: at for at, (place, each) in enumerate(unknown) if state.get(place) == each.digest}
         held |= {place: unknown[at][1].digest for place, at in survived.items()}
         wrong = {place for place, value in held.items() if state.get(place) != value}

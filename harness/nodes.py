@@ -161,7 +161,7 @@ class HandMade:
     def map(self, this: int) -> bytes:
         """Return the map as one of the nodes gets it."""
         hosts: list[dict[str, object]] = [
-            {"hostname": each.host, "services": {"kv": each.port, "mgmt": 8091}} for each in self.nodes
+            {"hostname": node.host, "services": {"kv": node.port, "mgmt": 8091}} for node in self.nodes
         ]
         hosts[this]["thisNode"] = True
         config = {
@@ -173,7 +173,7 @@ class HandMade:
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": max(map(len, self.replicas.values()), default=0),
-                "serverList": [each.address for each in self.nodes],
+                "serverList": [node.address for node in self.nodes],
                 "vBucketMap": [[owner, *self.replicas.get(vb, [])] for vb, owner in enumerate(self.owners)],
             },
         }

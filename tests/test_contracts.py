@@ -53,7 +53,7 @@ def test_no_docstring_has_half_of_a_surrogate_pair(trees: Trees) -> None:
         f"{named(source)}: {words.splitlines()[0]}"
         for source in SOURCES
         for _, words in documented(trees[source])
-        if any("\ud800" <= each <= "\udfff" for each in words)
+        if any("\ud800" <= word <= "\udfff" for word in words)
     ]
     assert halves == []
 

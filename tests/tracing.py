@@ -85,8 +85,8 @@ def arrived(kept: list[ExportTraceServiceRequest]) -> tuple[list[Span], set[str]
     resources = [resource for each in kept for resource in each.resource_spans]
     services = {
         label.value.string_value
-        for each in resources
-        for label in each.resource.attributes
+        for resource in resources
+        for label in resource.resource.attributes
         if label.key == "service.name"
     }
-    return [span for each in resources for scope in each.scope_spans for span in scope.spans], services
+    return [span for resource in resources for scope in resource.scope_spans for span in scope.spans], services

@@ -108,7 +108,7 @@ def _family(title: str, modules: Sequence[ModuleType], enums: Sequence[ModuleTyp
         lines += ["", *_message(each)]
     if admin in modules:
         lines += ["", *_message(Done), "", *_message(Failure)]
-    for enum in (each for module in enums for each in _enums(module)):
+    for enum in (enum for module in enums for enum in _enums(module)):
         lines += ["", *_enum(enum)]
     return "\n".join(lines) + "\n"
 

@@ -219,7 +219,7 @@ class Battery:
 
     def run(self) -> Report:
         """Run all attacks, those that disturb the node last; return the report."""
-        calm = [each for each in limits.opcodes() if each not in DISTURBING]
+        calm = [opcode for opcode in limits.opcodes() if opcode not in DISTURBING]
         self._pages()
         for opcode in calm:
             self._opcode(opcode)

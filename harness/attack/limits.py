@@ -66,7 +66,9 @@ def small(opcode: int, random: Random) -> Iterator[bytes]:
         sections = {"magic": REQUEST, "opcode": opcode, "key": b"k", "extras": usual, "value": b"v", "opaque": 7}
         return Frame(**sections | fields).encode()  # type: ignore[arg-type]
 
-    for length in sorted({0, 255, *lengths, *(each + 1 for each in lengths), *(max(0, each - 1) for each in lengths)}):
+    for length in sorted(
+        {0, 255, *lengths, *(length + 1 for length in lengths), *(max(0, length - 1) for length in lengths)}
+    ):
         for extras in (bytes(length), b"\xff" * length, random.randbytes(length)):
             yield frame(extras=extras)
             yield frame(extras=extras, key=b"", value=b"")

@@ -341,8 +341,8 @@ def dcp_open_storm(place: Place) -> None:
             data = Frame(0x80, Opcode.DCP_OPEN, b"storm-%d" % (number % 7), PRODUCER).encode()
             data += Frame(0x80, Opcode.DCP_CONTROL, b"connection_buffer_size", value=b"100000").encode() * 200
             each.say(data + Frame(0x80, Opcode.DCP_OPEN, b"again", CONSUMER).encode())
-        for each in guests:
-            each.settle()
+        for guest in guests:
+            guest.settle()
 
 
 def stream_request_storm(place: Place) -> None:
@@ -381,8 +381,8 @@ def consumer_names_of_25_mib(place: Place) -> None:
             each.ask(Opcode.DCP_OPEN, b"named-%d" % number, PRODUCER)
             for key in (b"consumer_name", b"x" * 60_000, b"set_priority", b"max_marker_version"):
                 push(each, Frame(0x80, Opcode.DCP_CONTROL, key, value=b"9" * (25 * MIB)).encode(), 2.0)
-        for each in guests:
-            each.settle()
+        for guest in guests:
+            guest.settle()
 
 
 def deaf_streams(place: Place) -> None:
@@ -431,8 +431,8 @@ def tap_connect_of_many_vbuckets(place: Place) -> None:
         for number, each in enumerate(guests):
             listed = (many, many * 20, [5] * 30_000, None)[number % 4]
             each.say(tap_connect(b"tap-%d" % number, (0, 2, 16, 1)[number // 4 % 4], listed))
-        for each in guests:
-            drain(each, 0.05)
+        for guest in guests:
+            drain(guest, 0.05)
 
 
 def tap_sessions_that_are_left_behind(place: Place) -> None:

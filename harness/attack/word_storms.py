@@ -85,9 +85,9 @@ def text_commands_pipelined(place: Place) -> None:
     guests = [text_guest(place) for _ in range(place.some(24, 8))]
     for number, each in enumerate(guests):
         push(each, said[number % len(said)], 0.1)
-    for each in guests:
-        drain(each, 0.05)
-        each.socket.close()
+    for guest in guests:
+        drain(guest, 0.05)
+        guest.socket.close()
 
 
 def text_answers_that_nobody_reads(place: Place) -> None:

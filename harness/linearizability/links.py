@@ -95,7 +95,7 @@ class Links:
 
         async def change() -> None:
             self._states[source, target] = link
-            for pair in [each for each in self._pairs if (each.source, each.target) == (source, target)]:
+            for pair in [pair for pair in self._pairs if (pair.source, pair.target) == (source, target)]:
                 if link is Link.CUT:
                     pair.reset()
                 elif link is Link.UP:

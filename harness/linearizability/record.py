@@ -333,7 +333,7 @@ def to_lines(history: History) -> Iterator[str]:
 
 
 def _without_defaults(part: Argument | Result | Fault) -> dict[str, Any]:
-    values = ((each.name, getattr(part, each.name), each.default) for each in fields(part))
+    values = ((field.name, getattr(part, field.name), field.default) for field in fields(part))
     return {name: value for name, value, default in values if default is MISSING or value != default}
 
 

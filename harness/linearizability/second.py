@@ -45,7 +45,7 @@ def program(environment: Mapping[str, str] = os.environ) -> Path:
     Raises:
         NotBuilt: with the missing program, or Go's message.
     """
-    sources = sorted(each for each in SOURCES.iterdir() if each.suffix in {".go", ".mod", ".sum"})
+    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in {".go", ".mod", ".sum"})
     digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     found = Path(sys.prefix) / "porcupine" / f"judge-{digest}"
     if found.exists():

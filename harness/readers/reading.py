@@ -50,9 +50,9 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 -- one for each kind of value
     if hasattr(value, "asDict"):
         value = value.asDict()
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return plain(value.toPython()) if hasattr(value, "toPython") else f"{type(value).__name__}: {value}"
 
 

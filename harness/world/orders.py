@@ -366,7 +366,7 @@ class Orders:
 
     def _judged(self) -> Iterator[tuple[Life, float]]:
         """Yield the lives that began empty on all machines, each with the time at which it may have ended."""
-        ends = [*(each.began for each in self.lives[1:]), float("inf")]
+        ends = [*(life.began for life in self.lives[1:]), float("inf")]
         for life, end in zip(self.lives, ends, strict=True):
             if life.made is not None and life.is_clean:
                 yield life, end
@@ -390,7 +390,7 @@ def parts(
     """
     for life, end in lives:
         keys = sorted({operation.key for operation in operations})
-        lost = {key: [each for each in losses if each.began < end and each.begins_anew(key)] for key in keys}
+        lost = {key: [loss for loss in losses if loss.began < end and loss.begins_anew(key)] for key in keys}
         yield life, end, [operation for operation in operations if not lost[operation.key]]
         for key in (key for key in keys if lost[key]):
             own, begun = [operation for operation in operations if operation.key == key], life

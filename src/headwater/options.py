@@ -224,9 +224,9 @@ def option(default: Any, about: str, **more: Any) -> Any:
 def options_of(kind: type) -> tuple[Option, ...]:
     """Return the options that a dataclass declares, in the order of their fields."""
     return tuple(
-        Option(each.name, _default(each), **{"kind": _kind(str(each.type)), **each.metadata["option"]})
-        for each in fields(kind)
-        if "option" in each.metadata
+        Option(field.name, _default(field), **{"kind": _kind(str(field.type)), **field.metadata["option"]})
+        for field in fields(kind)
+        if "option" in field.metadata
     )
 
 

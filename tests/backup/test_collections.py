@@ -338,10 +338,10 @@ def test_an_archive_from_before_collections_is_what_it_was(empty: Node, tmp_path
     shutil.copytree(OLD, place)
     archive = Archive(Folder(place))
     assert verify(archive).problems == []
-    for name, each in archive.backups.items():
+    for name, backup in archive.backups.items():
         data = (place / BACKUPS / name / MANIFEST).read_bytes()
         assert BackupManifest.from_bytes(data, name).to_bytes() == data
-        assert each.collections is None
+        assert backup.collections is None
     restored(place, empty)
     live = {key: each.value for key, each in held(empty).items() if each.opcode == 0x57}
     expected = {f"k{i}": f"second {i}" if i >= 6 else f"first {i}" for i in range(15) if i not in (3, 9)}

@@ -169,7 +169,7 @@ def test_a_backup_that_was_killed_behind_a_failover_says_still_what_that_took_ba
     fill(bucket, "won", 20)
     assert command(bucket, tmp_path, "backup.part_noted=kill") == -9
     made = backed_up(bucket, tmp_path)
-    assert [each.vbucket for each in made.rolled_back] == list(range(4))
+    assert [rollback.vbucket for rollback in made.rolled_back] == list(range(4))
     assert Archive(Folder(tmp_path)).backups[made.id] == made
 
 
@@ -179,7 +179,7 @@ def test_a_failover_that_left_nothing_is_backed_up_as_nothing(bucket: Node, empt
     backed_up(bucket, tmp_path)
     return_to(bucket, kept)
     made = backed_up(bucket, tmp_path)
-    assert [each.vbucket for each in made.rolled_back] == list(range(4))
+    assert [rollback.vbucket for rollback in made.rolled_back] == list(range(4))
     restored(tmp_path, empty)
     assert held(empty) == held(bucket) == {}
     assert verify(Archive(Folder(tmp_path))).problems == [] and backed_up(bucket, tmp_path).rows == 0
@@ -196,7 +196,7 @@ def test_a_failover_behind_every_backup_reads_the_vbucket_from_its_beginning(
 
     diverge(bucket, lost=lost)
     second = backed_up(bucket, tmp_path)
-    assert [(each.vbucket, each.read_from) for each in second.rolled_back] == [(vb, 0) for vb in range(4)]
+    assert [(rollback.vbucket, rollback.read_from) for rollback in second.rolled_back] == [(vb, 0) for vb in range(4)]
     restored(tmp_path, empty)
     assert held(empty) == held(bucket)
 

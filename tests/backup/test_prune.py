@@ -176,4 +176,4 @@ def carry_out_until_first_removal(store: BackupPlace, monkeypatch: pytest.Monkey
 
 def test_a_folder_has_a_lock_and_keeps_no_notes_of_removals(chains: list[str], tmp_path: Path) -> None:
     assert len(carry_out(Folder(tmp_path), 1, None).backups) == len(chains) - 1
-    assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == [BACKUPS]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [BACKUPS]

@@ -41,7 +41,7 @@ def test_a_point_by_seqno_is_the_end_of_a_backup_of_each_vbucket(bucket: Node, e
     fill(bucket, "b", 20)
     backed_up(bucket, tmp_path)
     archive = Archive(Folder(tmp_path))
-    ends = {vb: each.seqno for vb, each in first.part.ends.items()}
+    ends = {vb: end.seqno for vb, end in first.part.ends.items()}
     point = point_at(archive, point_of(archive), ends)
     assert (point.upto, point.seqnos) == (dict.fromkeys(range(4), 1), ends)
     restored(tmp_path, empty, point=point)

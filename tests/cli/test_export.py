@@ -39,7 +39,7 @@ VALUES = {
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 class Pair:
@@ -66,7 +66,7 @@ class Pair:
 def held(bucket: Client) -> dict[bytes, Any]:
     with bucket.changes(until="now") as changes:
         events: dict[bytes, Any] = {change.key: change for change in changes if hasattr(change, "key")}
-    found = {key: each for key, each in events.items() if isinstance(each, Mutation)}
+    found = {key: event for key, event in events.items() if isinstance(event, Mutation)}
     return {key: (each.value, each.flags, each.expiry) for key, each in found.items()}
 
 

@@ -62,7 +62,7 @@ def two_that_know(*manifests: CollectionsManifest | None) -> Iterator[tuple[Know
     nodes = Knowing(vbuckets=2), Knowing(vbuckets=2)
     for node, manifest in zip(nodes, manifests, strict=True):
         node.manifest = manifest
-        node.config = lambda _: cluster_map([each.address for each in nodes], [0, 1])
+        node.config = lambda _: cluster_map([node.address for node in nodes], [0, 1])
     with serve(nodes[0]), serve(nodes[1]):
         yield nodes
 

@@ -239,7 +239,7 @@ def test_who_may_read_one_collection_only_finds_it_by_its_name(driver) -> None:
     with testing.node(vbuckets=4) as node:
         becomes(node, 1, a=A, b=B)
         node.stop()
-        UsersFile(node.data).save({name: Account.create("s3cret", read_grants(each)) for name, each in roles.items()})
+        UsersFile(node.data).save({name: Account.create("s3cret", read_grants(role)) for name, role in roles.items()})
         node.start()
         bucket = driver.connect(node.url, "part", "s3cret")
         bucket.collection("shop.a").set("k", "of a")

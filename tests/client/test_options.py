@@ -41,7 +41,7 @@ DRAINS = [blocking.Client.changes, blocking.Client.batches, aio.AsyncClient.chan
 
 @pytest.mark.parametrize("drain", DRAINS, ids=lambda drain: drain.__qualname__)
 def test_a_drain_takes_every_option_by_its_name_with_the_same_default(drain: Callable[..., object]):
-    given = {name: each.default for name, each in inspect.signature(drain).parameters.items()}
+    given = {name: parameter.default for name, parameter in inspect.signature(drain).parameters.items()}
     for option in fields(DrainOptions):
         if option.name != "markers":  # only the one that deals in single events has something to put markers between
             assert given[option.name] == option.default, option.name

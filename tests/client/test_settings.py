@@ -59,8 +59,8 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant(co
 
 @pytest.mark.parametrize("connect", [blocking.connect, aio.connect], ids=["blocking", "aio"])
 def test_connect_takes_every_setting_by_its_name_with_the_same_default(connect: Callable[..., object]):
-    known = {name: each.default for name, each in inspect.signature(settings_for).parameters.items()}
-    given = {name: each.default for name, each in inspect.signature(connect).parameters.items()}
+    known = {name: parameter.default for name, parameter in inspect.signature(settings_for).parameters.items()}
+    given = {name: parameter.default for name, parameter in inspect.signature(connect).parameters.items()}
     assert known.items() - given.items() == {("clock", time.monotonic)}
 
 

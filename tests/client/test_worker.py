@@ -52,7 +52,7 @@ def test_a_claimed_range_is_read_to_the_end_that_is_asked_for(kind: type[Positio
             bucket.set(f"k{number}", b"v")
         uuid = bucket.failover_log(0)[0][0]
         with bucket.batches({0: kind(0, uuid, 2, 1, 5)}, until={0: 3}) as batches:
-            assert [each for batch in batches for each in batch.records["seqno"].to_pylist()] == seqnos
+            assert [entry for batch in batches for entry in batch.records["seqno"].to_pylist()] == seqnos
 
 
 def test_without_a_window_none_is_asked_for():

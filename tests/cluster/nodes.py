@@ -27,7 +27,7 @@ VBUCKETS = 16
 
 def at(*nodes: Node) -> list[Address]:
     """Where nodes listen."""
-    return [Address(each.host, each.port) for each in nodes]
+    return [Address(node.host, node.port) for node in nodes]
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def until_level(*nodes: Node) -> None:
 def check(nodes: list[Node], expected: dict[bytes, bytes]) -> None:
     """Every vbucket has one owner, replicas come to equal their actives, and the documents are these."""
     until_level(*nodes)
-    there = check_cluster([each.port for each in nodes])
+    there = check_cluster([node.port for node in nodes])
     missing = {key for key in expected if there.get(key) != expected[key]}
     assert not missing, f"{len(missing)} of {len(expected)} documents are wrong, such as {min(missing)!r}"
     assert there.keys() == expected.keys()

@@ -175,7 +175,7 @@ def test_of_two_operators_at_once_one_goes_on_from_what_the_other_made() -> None
         first, then = on(one, both)
         for node in (one, two):
             assert on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) == then
-        ids = {each.name: each.id for _, each in then.each_collection()}
+        ids = {collection.name: collection.id for _, collection in then.each_collection()}
         assert ids["a"] != ids["b"] and first.collection("shop", "b") == then.collection("shop", "b")
 
 
@@ -198,7 +198,7 @@ def test_nodes_that_differ_are_brought_together_by_the_next_change() -> None:
             return await change(members, seeds, creation(CollectionPath("shop", "d")))
 
         made = on(one, story)
-        assert {each.name for _, each in made.each_collection()} == {"_default", "a", "b", "d"}
+        assert {collection.name for _, collection in made.each_collection()} == {"_default", "a", "b", "d"}
         assert made.scope("other") is not None
         assert on(two, lambda members, seeds: members.admin(seeds[0]).manifest()) == made
 
@@ -250,7 +250,7 @@ def test_an_id_that_a_former_member_gave_to_another_collection_is_the_clusters()
         both = [on(node, lambda members, seeds: members.admin(seeds[0]).manifest()) for node in (one, two)]
         assert both[0] == both[1] == replace(made, uid=both[0].uid)
         again = on(one, lambda members, seeds: change(members, seeds, creation(B)))
-        ids = {each.name: each.id for _, each in again.each_collection()}
+        ids = {collection.name: collection.id for _, collection in again.each_collection()}
         assert ids["b"] > ids["a"]
 
 
@@ -263,15 +263,15 @@ def test_an_id_with_two_names_stops_every_change_and_is_dropped_by_force_alone()
         async def story(members: Members, seeds: list[Address]) -> None:
             await apart(members, nodes[0], A)
             await apart(members, nodes[1], B)
-            before = [await members.admin(each).manifest() for each in nodes]
+            before = [await members.admin(node).manifest() for node in nodes]
             for edit in (removal(A), removal(B), creation(CollectionPath("new"))):
                 with pytest.raises(ClusterError, match=r"shop.a and shop.b have the same id, .*nothing was changed"):
                     await change(members, seeds, edit)
-            assert [await members.admin(each).manifest() for each in nodes] == before
+            assert [await members.admin(node).manifest() for node in nodes] == before
 
         on(one, story)
         made = on(two, lambda members, seeds: drop_everywhere(members, seeds, A))
-        assert {each.name for _, each in made.each_collection()} == {"_default"}
+        assert {collection.name for _, collection in made.each_collection()} == {"_default"}
         again = on(one, lambda members, seeds: change(members, seeds, creation(B)))
         assert on(one, current) == on(two, current) == again
         with pytest.raises(ManifestRefused, match=r"there is no shop\.a"):
@@ -295,7 +295,7 @@ def test_a_history_is_the_same_on_all_nodes_and_comes_with_a_vbucket(pair: tuple
     on(first, lambda members, seeds: change(members, seeds, alteration(A, history=False)))
     for node in pair:
         manifest = on(node, lambda members, seeds: members.admin(seeds[0]).manifest())
-        assert [each.history for _, each in manifest.each_collection()] == [True, False, False]
+        assert [collection.history for _, collection in manifest.each_collection()] == [True, False, False]
     with pytest.raises(ManifestRefused, match=r"shop\.b is there, without a history"):
         on(first, lambda members, seeds: change(members, seeds, creation(B, history=True)))
     on(first, lambda members, seeds: change(members, seeds, creation(B, history=False)))
@@ -309,7 +309,7 @@ def test_what_is_made_without_a_word_has_the_buckets_default(pair: tuple[Node, N
     for each in pair:
         on(each, lambda members, seeds: members.admin(seeds[0]).give_collections_history(history=False))
     manifest = on(first, lambda members, seeds: make(members, seeds, [Lacking(A), Lacking(B, history=True)]))
-    assert [each.history for _, each in manifest.each_collection()] == [True, False, True]
+    assert [collection.history for _, collection in manifest.each_collection()] == [True, False, True]
 
 
 def test_a_node_of_an_older_release_is_not_given_what_it_would_misread(

@@ -68,8 +68,8 @@ def test_what_a_node_had_just_handed_over_when_it_died_is_served_by_its_new_owne
         fill(nodes[0], DOCUMENTS)
         line = ("cluster", "rebalance", nodes[0].address, "--add", nodes[2].address, "--yes")
         assert command(*line, failpoints="move.owned=kill")[0] == KILLED
-        dead = next(each for each in nodes[:2] if State.DEAD in vbuckets(each.port).values())
-        left = [each for each in nodes if each is not dead]
+        dead = next(node for node in nodes[:2] if State.DEAD in vbuckets(node.port).values())
+        left = [node for node in nodes if node is not dead]
         dead.kill()
         fail_over(left[0], dead)
         until_level(*left)  # with whom the map names

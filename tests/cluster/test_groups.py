@@ -43,8 +43,8 @@ def test_a_rack_that_fails_leaves_a_copy_of_every_document():
         assert groups_of_chains(survey(nodes[0]).map) == {("east", "west")}
         fill(nodes[0], DOCUMENTS)
         until_level(*nodes)
-        for each in nodes[:2]:
-            each.kill()
+        for node in nodes[:2]:
+            node.kill()
         fail_over(nodes[2], nodes[:2])
         check(nodes[2:], DOCUMENTS)
 

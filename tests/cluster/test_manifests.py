@@ -14,12 +14,12 @@ SHOP = EMPTY.with_scope("shop", 8)
 
 
 def has(node: object, manifest: CollectionsManifest, next_collection: int = 0, next_scope: int = 9) -> NodeManifest:
-    ids = [each.id for _, each in manifest.each_collection()]
+    ids = [collection.id for _, collection in manifest.each_collection()]
     return NodeManifest(node, manifest, next_collection or max(8, max(ids) + 1), next_scope)  # type: ignore[arg-type]
 
 
 def names(made: CollectionsManifest) -> set[str]:
-    return {f"{scope.name}.{each.name}" for scope, each in made.each_collection()} - {"_default._default"}
+    return {f"{scope.name}.{collection.name}" for scope, collection in made.each_collection()} - {"_default._default"}
 
 
 def test_the_newest_counts_where_the_others_only_know_less() -> None:

@@ -240,4 +240,4 @@ def test_of_two_who_remove_each_other_at_once_one_is_refused_and_stays_away(monk
         done, refused = asyncio.run(both())
         assert isinstance(done, users.Spread), done
         assert isinstance(refused, ClusterError) and "the users were not changed" in str(refused)
-        assert [named(each) for each in nodes] == [{"ann"}] * 2
+        assert [named(node) for node in nodes] == [{"ann"}] * 2

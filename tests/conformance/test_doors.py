@@ -209,7 +209,7 @@ def test_files_are_made_and_taken_as_the_page_says(tmp_path: Path, monkeypatch: 
         fill(node, "a")
         with UsersFile(node.data).editing() as accounts:
             accounts["ann"] = Account.create(PASSWORD, read_grants("administer"))
-        folders, files = {mode(node.data)}, {mode(each) for each in node.data.iterdir() if each.is_file()}
+        folders, files = {mode(node.data)}, {mode(path) for path in node.data.iterdir() if path.is_file()}
         users = mode(node.data / "USERS")
         found["the store's folder, and that of each bucket"] = (*folders, closed)
         found["a file in it"] = (*files, closed)

@@ -14,7 +14,7 @@ def view(address: Address, states: dict[int, State], seqnos: dict[int, int] | No
 
 
 def survey(*views: NodeView) -> Survey:
-    return Survey(MAP, {each.address: each for each in views})
+    return Survey(MAP, {view.address: view for view in views})
 
 
 def test_a_vbucket_that_is_as_the_map_says_is_no_trouble() -> None:

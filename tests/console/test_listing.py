@@ -90,7 +90,7 @@ def test_a_user_sees_the_keys_that_his_rights_show() -> None:
             assert line.put(b"shown", b"v", 8) == 0 and line.put(b"their-key", b"v") == 0
         node.stop()
         roles = {"root": "administer", "part": "read[default:shop:a],stream[default:shop:a]", "blind": "write,monitor"}
-        UsersFile(node.data).save({name: Account.create("s3cret", read_grants(each)) for name, each in roles.items()})
+        UsersFile(node.data).save({name: Account.create("s3cret", read_grants(role)) for name, role in roles.items()})
         node.start()
         with client.connect(node.url, "root", "s3cret"):
             pass

@@ -140,9 +140,9 @@ def test_guesses_on_many_connections_of_one_address_are_judged_one_after_the_oth
                 each.socket.settimeout(0.001)
             end, answered = time.monotonic() + 4, 0
             while time.monotonic() < end or not answered:
-                for each in guessers:
+                for guesser in guessers:
                     with suppress(TimeoutError, ConnectionError):
-                        answered += len(each.socket.recv(1 << 16)) // 24
+                        answered += len(guesser.socket.recv(1 << 16)) // 24
             assert answered <= 30
         until(lambda: "wait to be judged" in node.log, "it is told")
         # The address is slow for a while; the account is open to all others.

@@ -75,7 +75,7 @@ def watched(one, other):
     watch = OwnerWatch(1, 2, 5)
     watch._lines = lines = (Told(*one, GONE), Told(*other, GONE))
     for line in lines:
-        line.when_over = lambda: all(len(each.answers) == 1 for each in lines) and watch._over.set()
+        line.when_over = lambda: all(len(line.answers) == 1 for line in lines) and watch._over.set()
     watch.run()
     assert lines[0].asked[0].vbucket == 5 and lines[0].asked[0].opcode == Opcode.GET_VBUCKET
     return watch.violations

@@ -109,10 +109,10 @@ def _cut(request: bytes, count: int) -> bytes:
 
 def test_the_kernel_says_what_the_plain_path_does() -> None:
     def try_one(features: tuple[int, ...], text: bytes, expires: bool, stream: bytes, cuts: list[int]) -> None:
-        talks = [each.session() for each in desks]
+        talks = [desk.session() for desk in desks]
         for talk in talks:
             prepare(talk, features, text, expires)
-        before = [told(each) for each in desks]
+        before = [told(desk) for desk in desks]
         fast, plain = talks
         assert feed(fast, stream, cuts) == feed(plain, stream, [])
         by_kernel, by_plain = (told(each) - was for each, was in zip(desks, before, strict=True))

@@ -111,7 +111,7 @@ def test_a_simple_value_is_among_those_of_an_array_or_not(
 ) -> None:
     text = json.dumps(values, indent=indent, ensure_ascii=ascii_only)
     said = value.encode() if isinstance(value, str) else json.dumps(value).encode()
-    there = any(type(each) is type(value) and each == value for each in values)
+    there = any(type(item) is type(value) and item == value for item in values)
     assert among(view(text), 0, said, is_string=isinstance(value, str)) == (FOUND if there else MISSING)
 
 

@@ -57,7 +57,7 @@ def test_arrow_has_no_file_of_pythons_left_when_a_checkpoint_is_read(
 
     monkeypatch.setattr(TableStore, "opened", opened)
     assert TableLog(TableStore(tmp_path)).refresh().files
-    assert [each.closed for each in read] == [True]
+    assert [item.closed for item in read] == [True]
 
 
 def checkpoint_that_is_cut(table: Table, place: Path) -> None:

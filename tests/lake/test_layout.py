@@ -35,7 +35,7 @@ def test_rows_files_and_vectors_of_a_table_lie_where_its_layout_says(layout: Tab
     assert list((tmp_path / layout.vectors).glob("deletion_vector_*.bin"))
     assert Table(tmp_path).log.state.layout is layout
     if layout is OF_ICEBERG:
-        assert not [each for each in tmp_path.iterdir() if each.is_file()]
+        assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
 @BOTH

@@ -97,7 +97,7 @@ def test_tasks_of_one_batch_agree_on_the_type_or_write_again() -> None:
         unfolded(task, {"n": value})
     fields = merged(first.described, [tasks[1].added])
     assert agrees(fields, tasks[1].added) and fields[-1] == tasks[1].described[-1]
-    both = merged(first.described, [each.added for each in tasks[1:]])
+    both = merged(first.described, [task.added for task in tasks[1:]])
     assert (both[-1]["type"], both[-1]["metadata"][TYPE_CHANGES]) == ("double", [TO_DOUBLE])
     assert not agrees(both, tasks[1].added) and agrees(both, tasks[2].added)
     # Another process has made it one of 64 bits meanwhile: no double any more.
@@ -108,7 +108,7 @@ def test_a_field_without_a_name_widens_its_own_column_only() -> None:
     """The column has no name of the mirror's own columns, some of which are whole numbers of 32 bits."""
     shape = shape_of()
     unfolded(shape, {"": 1 << 40})
-    kinds = {each["name"]: each["type"] for each in UNFOLDED.columns}
+    kinds = {column["name"]: column["type"] for column in UNFOLDED.columns}
     then = {each["name"]: each["type"] for each in merged(UNFOLDED.columns, [shape.added])}
     assert then.items() > kinds.items() and "integer" in kinds.values()
 

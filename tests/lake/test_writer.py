@@ -90,7 +90,7 @@ def test_what_was_written_is_let_go_however_much_a_task_reads(tmp_path: Path, *,
             memory = np.frombuffer(made.serialize(), np.uint8).copy()
             read.append(weakref.ref(memory))
             yield pa.ipc.read_record_batch(pa.py_buffer(memory), made.schema)
-            held_most = max(held_most, sum(each() is not None for each in read))
+            held_most = max(held_most, sum(item() is not None for item in read))
 
     write(
         table.store,

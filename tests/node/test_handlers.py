@@ -20,7 +20,9 @@ def registers(path: Path) -> bool:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for decorator in node.decorator_list
     )
-    return any(isinstance(each, ast.Call) and getattr(each.func, "id", "") in REGISTER for each in decorators)
+    return any(
+        isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") in REGISTER for decorator in decorators
+    )
 
 
 def test_each_file_that_registers_a_command_is_listed() -> None:

@@ -34,7 +34,11 @@ def pair(running: tuple[Node, Node]) -> tuple[Node, Node]:
 
 def names(bucket: Node) -> set[str]:
     with bucket.client() as client:
-        return {f"{scope.name}.{each.name}" for scope, each in client.manifest().each_collection() if each.id}
+        return {
+            f"{scope.name}.{collection.name}"
+            for scope, collection in client.manifest().each_collection()
+            if collection.id
+        }
 
 
 def ids(bucket: Node, *paths: str) -> tuple[int, ...]:

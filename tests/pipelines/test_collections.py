@@ -98,7 +98,7 @@ def test_only_what_was_chosen_has_a_table(
     choice: dict[str, str], wanted: dict[str, list[str]], shop: Node, tmp_path: Path
 ) -> None:
     follow(shop, tmp_path, **choice)
-    assert {scope.name: sorted(each.name for each in scope.iterdir()) for scope in tmp_path.iterdir()} == wanted
+    assert {scope.name: sorted(path.name for path in scope.iterdir()) for scope in tmp_path.iterdir()} == wanted
 
 
 def test_a_name_that_means_nothing_is_told_before_anything_is_made(shop: Node, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_table_of_a_dropped_collection_is_kept_or_dropped_as_was_said(
     put_into(shop, B, "new", value="b")
     for _ in range(2):
         follow(shop, tmp_path, dropped=dropped, changelog=True)
-        left = sorted(each.name for each in (tmp_path / "shop").iterdir())
+        left = sorted(path.name for path in (tmp_path / "shop").iterdir())
         assert left == (["a", "a_changes", "b", "b_changes"] if dropped == "keep" else ["b", "b_changes"])
     assert held(tmp_path, "shop.b") == all_of("b") | {"new": "b"}
     if dropped == "keep":
@@ -204,7 +204,7 @@ def test_a_collection_that_was_made_again_begins_anew(dropped: str, shop: Node, 
     follow(shop, tmp_path, dropped=dropped, json=True, quarantine=True)
     assert list(table(tmp_path / "shop" / "a")) == ["only"]
     assert table(tmp_path / "shop" / "a_quarantine") == {}
-    aside = sorted(each.name for each in (tmp_path / "shop").iterdir() if "." in each.name)
+    aside = sorted(path.name for path in (tmp_path / "shop").iterdir() if "." in path.name)
     assert aside == (["a.dropped-8", "a.dropped-8_quarantine"] if dropped == "keep" else [])
     put_into(shop, AGAIN, "more", value='{"n": 2}')
     follow(shop, tmp_path, dropped=dropped, json=True, quarantine=True)
@@ -225,7 +225,7 @@ def test_a_table_whose_id_is_another_collections_in_a_bucket_made_anew_begins_an
                 client.collection(f"shop.{name}").set(f"{name} of {len(names)}", "v")
         mirror(None, url(shop), tmp_path, once=True, workers=0, collections="all", dropped=dropped, retry_seconds=0.0)
     assert held(tmp_path, "shop.a") == {"a of 2": "v"} and held(tmp_path, "shop.b") == {"b of 2": "v"}
-    aside = [each.name for each in (tmp_path / "shop").iterdir() if "." in each.name]
+    aside = [path.name for path in (tmp_path / "shop").iterdir() if "." in path.name]
     assert aside == (["a.dropped-8"] if dropped == "keep" else [])
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_ends_while_it_puts_a_table_away_is_gone_on_with(
     place = tmp_path / "shop" / "a"
     assert list(table(place)) == ["only"] and table(f"{place}_quarantine") == {}
     assert folded(f"{place}_changes") == {b"only": b'{"n": 1}'}
-    aside = sorted(each.name for each in (tmp_path / "shop").iterdir() if "." in each.name)
+    aside = sorted(path.name for path in (tmp_path / "shop").iterdir() if "." in path.name)
     kept = ["a.dropped-8", "a.dropped-8_changes", "a.dropped-8_quarantine"]
     assert aside == (kept if dropped == "keep" else [])
 
@@ -327,7 +327,7 @@ def test_the_table_of_a_collection_called_like_a_change_log_is_not_dropped_with_
     follow(shop, tmp_path)
     becomes(shop, 3, b=B, a_changes=AGAIN)
     follow(shop, tmp_path, dropped="drop")
-    assert sorted(each.name for each in (tmp_path / "shop").iterdir()) == ["a_changes", "b"]
+    assert sorted(path.name for path in (tmp_path / "shop").iterdir()) == ["a_changes", "b"]
     assert held(tmp_path, "shop.a_changes") == {"mine": "{}"}
 
 

@@ -136,7 +136,7 @@ def test_documents_keep_their_collections_and_those_are_made_and_dropped_on_the_
     told = go(spark, pair, tmp_path, **patient)
     assert told.rollbacks == 4 and told.restored == 20
     with target.client() as client:
-        there = {f"{scope.name}.{each.name}" for scope, each in client.manifest().each_collection()}
+        there = {f"{scope.name}.{collection.name}" for scope, collection in client.manifest().each_collection()}
     assert there == {"_default._default", "theirs.alone", "shop.orders", "shop.late"}
     level()
     assert go(spark, pair, tmp_path, **patient).batches == 0

@@ -60,8 +60,8 @@ class Batches:
             client.delete_many([f"a{self.count + i}" for i in range(0, 20, 5)])
         self.count += 15
         goal = seqnos(self.bucket)
-        for each in self.mirrors:
-            each.wait_until(lambda: covered(self.place) >= goal)
+        for running in self.mirrors:
+            running.wait_until(lambda: covered(self.place) >= goal)
 
     def until(self, true: Callable[[], object], most: int = 200) -> None:
         """Go on until something is so."""
@@ -69,7 +69,7 @@ class Batches:
             if true():
                 return
             self.one()
-        raise AssertionError([(each.told, each.problems) for each in self.mirrors])
+        raise AssertionError([(mirror.told, mirror.problems) for mirror in self.mirrors])
 
 
 def stopped() -> list[int]:

@@ -110,7 +110,7 @@ def test_every_value_is_found_in_the_two_halves_of_a_variant(variant: Mirrored, 
     halves = {row["key"]: row["document"] for row in read(variant.place)}
     check_documents(
         variant,
-        {key: each and VariantUtils.to_python(each["value"], each["metadata"]) for key, each in halves.items()},
+        {key: half and VariantUtils.to_python(half["value"], half["metadata"]) for key, half in halves.items()},
     )
 
 

@@ -359,8 +359,8 @@ def test_a_table_of_iceberg_alone_has_the_usual_layout(bucket: Node, tmp_path: P
         assert client.set_many((f"a{i}", b"three") for i in range(0, 5000, 3)) == {}
     run(bucket, place, format=ALONE)
     check(bucket, place)
-    assert {each.name for each in place.iterdir()} == {"_delta_log", "_index", VECTORS, "data", "metadata"}
-    assert {each.suffix for each in (place / "data").iterdir()} == {".parquet"}
+    assert {path.name for path in place.iterdir()} == {"_delta_log", "_index", VECTORS, "data", "metadata"}
+    assert {path.suffix for path in (place / "data").iterdir()} == {".parquet"}
     newest = json.loads((place / "metadata" / "v3.metadata.json").read_text())
     assert newest["location"] == f"file://{place}"
     assert newest["properties"]["gc.enabled"] == "false"

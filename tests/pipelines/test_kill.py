@@ -154,7 +154,7 @@ def writers(pids: list[int], place: Path) -> list[int]:
 
 def _open_files(pid: int, place: Path) -> list[Path]:
     try:
-        opened = [each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir()]
+        opened = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return []
     return [path for path in opened if path.parent == place]

@@ -150,7 +150,7 @@ def test_a_table_is_folded_verified_and_vacuumed_by_hand(bucket: Node, place: st
     store = store_of(place)
     before = len(store.list())
     # A day later: what was folded is removed, what the table needs is not.
-    gone = upkeep.vacuum(TableLog(store), 3600.0, now=max(each.modified for each in store.list()) + 7200)
+    gone = upkeep.vacuum(TableLog(store), 3600.0, now=max(file.modified for file in store.list()) + 7200)
     assert len(gone) >= 3 and len(store.list()) < before
     is_equal(bucket, place)
     assert "all is well" in told("verify", place, "--bucket", bucket.url).stdout
@@ -164,7 +164,7 @@ def test_a_mirror_folds_and_checkpoints_on_the_way(bucket: Node, place: str, mon
     assert table(place) == documents(bucket)
     log = TableLog(store_of(place))
     assert len(log.refresh().files) < upkeep.FAN
-    assert any(".checkpoint." in each.path for each in log.store.list("_delta_log"))
+    assert any(".checkpoint." in file.path for file in log.store.list("_delta_log"))
 
 
 @pytest.mark.battery
@@ -390,10 +390,10 @@ def test_two_mirrors_of_one_table_do_not_harm_it(bucket: Node, place: str) -> No
             threading.Thread(target=mirror, args=(None, bucket.url, place), kwargs={"once": True, "workers": 0})
             for _ in range(2)
         ]
-        for each in runs:
-            each.start()
-        for each in runs:
-            each.join()
+        for run in runs:
+            run.start()
+        for run in runs:
+            run.join()
         assert table(place) == documents(bucket)
 
 

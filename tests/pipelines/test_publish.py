@@ -131,7 +131,7 @@ def test_the_value_that_holds_again_is_marked_as_undoing_something(bucket: Node,
     undone = [event for event in topic.events() if event["source"]["rollback"]]
     assert Counter(event["op"] for event in undone) == {"u": 30, "d": 10}
     assert {event["after"] for event in undone if event["op"] == "u"} == {"kept"}
-    headers = [dict(each.headers()) for each in topic.messages()]
+    headers = [dict(message.headers()) for message in topic.messages()]
     assert sum("headwater.rollback" in header for header in headers) == 50  # ten of them are tombstones
     assert go(bucket, topic).undone == 0
 
@@ -191,7 +191,7 @@ def test_in_other_formats_as_well_each_change_is_there_once_though_the_publicati
         client.set("empty", "")
     killed(bucket, other, "publish.sent")
     go(bucket, other)
-    messages = {each.key(): each.value() for each in other.messages()}
+    messages = {message.key(): message.value() for message in other.messages()}
     assert {key: value for key, value in messages.items() if value is not None} == documents(bucket)
     assert other.twice() == []
     with pytest.raises(LedgerError, match=rf"was made with format '{other.format}'"):
@@ -217,7 +217,7 @@ def test_in_other_formats_as_well_a_rollback_is_undone_and_marked_once_though_th
     go(bucket, other)
     assert other.held() == truth(bucket)
     assert len(other.undone()) == 80 and go(bucket, other).undone == 0
-    ids = [dict(each.headers()).get("ce_id", each.offset()) for each in other.messages()]
+    ids = [dict(message.headers()).get("ce_id", message.offset()) for message in other.messages()]
     assert other.format == "plain" or len(set(ids)) == len(ids)
 
 
@@ -240,15 +240,15 @@ def allow(topic: Topic, *operations: str) -> None:
     place = admin.ResourceType.TOPIC, topic.name, admin.ResourcePatternType.LITERAL
     client = admin.AdminClient({"bootstrap.servers": topic.broker.address})
     every = admin.AclBindingFilter(*place, None, None, admin.AclOperation.ANY, admin.AclPermissionType.ANY)
-    for each in client.delete_acls([every]).values():
-        each.result(30)
+    for acl in client.delete_acls([every]).values():
+        acl.result(30)
     allowed = [(operation, "User:*") for operation in operations] or [("READ", "User:nobody")]
     bindings = [
         admin.AclBinding(*place, user, "*", admin.AclOperation[each], admin.AclPermissionType.ALLOW)
         for each, user in allowed
     ]
-    for each in client.create_acls(bindings).values():
-        each.result(30)
+    for acl in client.create_acls(bindings).values():
+        acl.result(30)
 
 
 class Running:
@@ -591,7 +591,7 @@ def test_a_compacted_topic_that_would_keep_one_document_of_two_collections_is_re
         go(bucket, topic, scope="shop")
     topic.set("cleanup.policy", "delete")
     go(bucket, topic, scope="shop")
-    assert [each.value() is None for each in topic.messages()] == [False, False]
+    assert [message.value() is None for message in topic.messages()] == [False, False]
 
 
 def test_a_collection_that_is_dropped_and_made_again_goes_on_in_its_topic(bucket: Node, topic: Topic) -> None:
@@ -686,22 +686,22 @@ def test_each_collection_has_its_topic_and_the_same_key_in_two_is_two_documents(
     create(bucket, "shop.carts", "shop.orders")
     topics = {name: Topic(running) for name in ("carts", "orders")}
     prefix = f"by{next(NUMBERS)}"
-    for name, each in topics.items():
-        each.name = f"{prefix}.default.shop.{name}"
+    for name, topic in topics.items():
+        topic.name = f"{prefix}.default.shop.{name}"
     with bucket.client() as client:
         for name in topics:
             client.collection(f"shop.{name}").set("a", json.dumps(name))
     url = f"kafka://{running.address}/{prefix}.{{bucket}}.{{scope}}.{{collection}}"
     asked: dict[str, Any] = {"engine": "local", "workers": 0, "once": True, "retry_seconds": 0.0}
     Publish(bucket.url, url, **asked, scope="shop", partitions=3).run()
-    for name, each in topics.items():
-        assert each.held() == {b"a": name}
-        assert [event["source"]["collection"] for event in each.events()] == [name]
+    for name, topic in topics.items():
+        assert topic.held() == {b"a": name}
+        assert [event["source"]["collection"] for event in topic.events()] == [name]
         assert (
             len(
                 admin.AdminClient({"bootstrap.servers": running.address})
-                .list_topics(each.name)
-                .topics[each.name]
+                .list_topics(topic.name)
+                .topics[topic.name]
                 .partitions
             )
             == 3

@@ -85,9 +85,9 @@ def test_two_executors_on_one_machine_read_write_and_mirror(buckets: tuple[Node,
     told = json.loads(printed.splitlines()[-1])
     is_right(told, buckets, tmp_path / "t")
     folders = {Path(work).parent for _, work, _ in told["where"]}
-    assert {each.parent for each in folders} == {SPARK_HOME / "work"}
-    for each in folders:  # what Spark keeps of an application there is of no use to anybody
-        shutil.rmtree(each)
+    assert {folder.parent for folder in folders} == {SPARK_HOME / "work"}
+    for folder in folders:  # what Spark keeps of an application there is of no use to anybody
+        shutil.rmtree(folder)
 
 
 def test_workers_whose_python_has_nothing_of_ours_get_it_by_the_archive(

@@ -43,8 +43,8 @@ def test_batches_on_spark_arrive_at_a_collector_with_their_tasks_and_commits(tmp
     spans, services = arrived(kept)
     assert services == {"orders-mirror"}
     batches = [span for span in spans if span.name == "batch"]
-    assert sum(number(each, "rows") for each in batches) == DOCUMENTS
-    assert sum(number(each, "changes") for each in batches) == DOCUMENTS
+    assert sum(number(batch, "rows") for batch in batches) == DOCUMENTS
+    assert sum(number(batch, "changes") for batch in batches) == DOCUMENTS
     for batch in batches:
         below = [span for span in spans if span.parent_span_id == batch.span_id]
         of_tasks = {"batch.read", "batch.write"} if number(batch, "rows") else set()  # an empty one may have no task

@@ -454,7 +454,7 @@ def test_two_owners_members_of_a_cluster_and_nodes_that_are_named_twice_are_refu
     with pytest.raises(OptionError, match="vbucket 3 has two owners"):
         go(three, tmp_path)
     with nodes.cluster(2, VBUCKETS) as two:
-        members = [endpoint(each) for each in two.nodes]
+        members = [endpoint(node) for node in two.nodes]
         with pytest.raises(OptionError, match="headwater cluster rebalance"):
             Transition(members[:1], members[1:], tmp_path, engine="local", workers=0).run()
     with pytest.raises(OptionError, match="a disk of this machine"):

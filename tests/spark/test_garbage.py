@@ -56,5 +56,5 @@ def test_spark_finds_little_to_look_through_after_a_task(spark: Any, shared_node
 
     spark.dataSource.register(WatchedSource)
     spark.read.format("dcp_watched").load(shared_node.url).count()
-    seen = [tuple(map(int, each.read_text().split())) for each in tmp_path.iterdir()]
+    seen = [tuple(map(int, path.read_text().split())) for path in tmp_path.iterdir()]
     assert seen and all(frozen > 10 * left for frozen, left in seen), seen

@@ -197,8 +197,8 @@ def test_the_events_between_two_manifests_lead_from_one_to_the_other(steps: list
         for event in found.events_to(made):
             told = told.after(event)
         found = made
-        assert {each.id: set(each.collections) for each in told.scopes} == {
-            each.id: set(each.collections) for each in found.scopes
+        assert {scope.id: set(scope.collections) for scope in told.scopes} == {
+            scope.id: set(scope.collections) for scope in found.scopes
         }
         assert told.uid == found.uid
     assert CollectionsManifest.decode(found.encode()) == found
@@ -207,10 +207,10 @@ def test_the_events_between_two_manifests_lead_from_one_to_the_other(steps: list
 def plainly_after(manifest: CollectionsManifest, event: ManifestEvent) -> CollectionsManifest:
     """The manifest that an event makes, by looking through all of the old one."""
     uid, scopes = max(manifest.uid, event.manifest_uid), list(manifest.scopes)
-    if event.kind is EventKind.CREATE_SCOPE and not any(each.id == event.scope_id for each in scopes):
+    if event.kind is EventKind.CREATE_SCOPE and not any(scope.id == event.scope_id for scope in scopes):
         scopes.append(Scope(event.scope_id, event.name))
     elif event.kind is EventKind.DROP_SCOPE:
-        scopes = [each for each in scopes if each.id != event.scope_id]
+        scopes = [scope for scope in scopes if scope.id != event.scope_id]
     elif event.kind is not EventKind.CREATE_SCOPE:
         for at, each in enumerate(scopes):
             if each.id == event.scope_id:

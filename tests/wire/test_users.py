@@ -36,7 +36,7 @@ def test_a_list_is_this_text_both_ways() -> None:
 
 def test_each_change_has_the_next_revision_and_one_who_was_removed_is_remembered() -> None:
     changed = KNOWN.with_user("carl", ["read"], KEYS).without("ann").with_user("bob", [], KEYS)
-    assert {name: (each.revision, each.is_removed) for name, each in changed.entries.items()} == {
+    assert {name: (entry.revision, entry.is_removed) for name, entry in changed.entries.items()} == {
         "ann": (10, True),
         "bob": (11, False),
         "carl": (9, False),

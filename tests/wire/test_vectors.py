@@ -87,7 +87,7 @@ def test_printed_bytes_whose_lengths_lie_are_refused(vector):
         decode(data)
 
 
-@named(each for each in FRAMES if each["errata"])
+@named(frame for frame in FRAMES if frame["errata"])
 def test_printed_bytes_in_a_stream_are_never_guessed_at(vector):
     buffer, data = FrameBuffer(), bytes.fromhex(vector["hex"])
     try:

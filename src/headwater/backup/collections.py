@@ -38,12 +38,12 @@ Manifests = Sequence[CollectionsManifest | None]
 
 def paths_of(manifest: CollectionsManifest | None) -> list[str]:
     """Return the names of all collections; None is the manifest of a backup of the default collection alone."""
-    return sorted(f"{scope.name}.{each.name}" for scope, each in (manifest or EMPTY).each_collection())
+    return sorted(f"{scope.name}.{collection.name}" for scope, collection in (manifest or EMPTY).each_collection())
 
 
 def holds_more(manifest: CollectionsManifest) -> bool:
     """Return True if a bucket has collections besides its default one and those of the servers themselves."""
-    return any(each.id and scope.name != OWN_OF_SERVERS for scope, each in manifest.each_collection())
+    return any(collection.id and scope.name != OWN_OF_SERVERS for scope, collection in manifest.each_collection())
 
 
 def chosen_of(manifests: Manifests, names: Iterable[str] | None) -> frozenset[str] | None:
@@ -71,9 +71,9 @@ def live(manifest: CollectionsManifest | None, choice: frozenset[str] | None) ->
         choice: the chosen collections; None for all.
     """
     return {
-        each.id: CollectionPath(scope.name, each.name)
-        for scope, each in (manifest or EMPTY).each_collection()
-        if (scope.name != OWN_OF_SERVERS if choice is None else f"{scope.name}.{each.name}" in choice)
+        collection.id: CollectionPath(scope.name, collection.name)
+        for scope, collection in (manifest or EMPTY).each_collection()
+        if (scope.name != OWN_OF_SERVERS if choice is None else f"{scope.name}.{collection.name}" in choice)
     }
 
 
@@ -120,10 +120,10 @@ def lacking(client: Client, backups: Sequence[BackupManifest], choice: frozenset
     manifest = client.manifest(UID_MAX)
     # A uid of 0 says either that there never was a collection, or that the node knows none.
     if not manifest.uid and not knows_collections(client):
-        names = ", ".join(str(each.path) for each in required)
+        names = ", ".join(str(collection.path) for collection in required)
         problem = f"it knows no collections, and the backup has {names}; --collections {DEFAULT_PATH} restores the rest"
         raise BackupError("the bucket to restore into", problem)
-    return [each for each in required if not each.path.is_in(manifest)]
+    return [collection for collection in required if not collection.path.is_in(manifest)]
 
 
 def _required_collections(backups: Sequence[BackupManifest], choice: frozenset[str] | None) -> list[Lacking]:

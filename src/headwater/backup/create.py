@@ -609,7 +609,7 @@ class _Run:
         # restore, and all its rows count as void.
         places = {**before, **self._starts(unfinished)}
         starts = {**{vb: place.seqno for vb, place in places.items()}, **read.starts}
-        rolled_back = {each.vbucket: each for each in read.rolled_back} | self.lost
+        rolled_back = {rollback.vbucket: rollback for rollback in read.rolled_back} | self.lost
         rolled = tuple(rolled_back[vb] for vb in sorted(rolled_back))
         return BackupPart(starts, places, read.files, read.changes, rolled, read.read_on)
 

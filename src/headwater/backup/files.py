@@ -61,8 +61,8 @@ class PartFiles:
         self._held_bytes += batch.nbytes
         self.rows += batch.num_rows
         counts: Any = pc.value_counts(batch.column("event"))
-        for each in counts.to_pylist():
-            self.changes[f"{each['values']}s"] += each["counts"]
+        for entry in counts.to_pylist():
+            self.changes[f"{entry['values']}s"] += entry["counts"]
         if self._held_bytes >= GROUP_BYTES:
             self._write_group()
 

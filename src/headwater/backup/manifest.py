@@ -153,7 +153,7 @@ class BackupPart:
             "ends": [json.loads(self.ends[vb].to_json()) for vb in sorted(self.ends)],
             "files": [asdict(file) for file in self.files],
             "changes": dict(self.changes),
-            "rolled_back": [asdict(each) for each in self.rolled_back],
+            "rolled_back": [asdict(rollback) for rollback in self.rolled_back],
         }
 
     @classmethod
@@ -184,7 +184,7 @@ def joined(parts: Iterable[BackupPart]) -> BackupPart:
         starts = {**part.starts, **starts}
         ends |= part.ends
         files += part.files
-        rolled_back |= {each.vbucket: each for each in part.rolled_back}
+        rolled_back |= {rollback.vbucket: rollback for rollback in part.rolled_back}
         for name, count in part.changes.items():
             changes[name] = changes.get(name, 0) + count
     return BackupPart(
@@ -252,7 +252,7 @@ class BackupManifest:
             **self.part.changes,
             "files": len(self.part.files),
             "bytes": self.size,
-            "rolled_back": [asdict(each) for each in self.rolled_back],
+            "rolled_back": [asdict(rollback) for rollback in self.rolled_back],
             "collections": None if self.collections is None else self.collections.as_json(),
             "default_only": self.default_only,
         }

@@ -90,7 +90,7 @@ class Folder:
     def names(self, folder: str) -> list[str]:
         """Return the names directly in a folder, those of unfinished files included."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(each.name for each in Path(self.name, folder).iterdir() if each.name != LOCK)
+            return sorted(path.name for path in Path(self.name, folder).iterdir() if path.name != LOCK)
         return []
 
     def size(self, path: str) -> int | None:
@@ -196,7 +196,7 @@ class ObjectPlace:
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a prefix."""
-        files = (each.path.rpartition("/")[2] for each in self._store.list(folder))
+        files = (file.path.rpartition("/")[2] for file in self._store.list(folder))
         names = sorted({*files, *self._store.folders(folder)})
         if not names and not self._store.has_bucket():
             self._no_bucket()
@@ -263,7 +263,7 @@ class FsspecPlace:
         """Return the names directly below a folder."""
         root = self._full_path(folder)
         with suppress(FileNotFoundError):
-            names = (str(each).rstrip("/").rpartition("/")[2] for each in self._fs.ls(root, detail=False, refresh=True))
+            names = (str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(root, detail=False, refresh=True))
             return sorted({name for name in names if name and name != root.rpartition("/")[2]})
         return []
 

@@ -297,6 +297,6 @@ def counts(
     numbers = {"mutation": 0, "deletion": 0, "expiration": 0}
     for batch in _written_changes(archive, point, collections, force=force):
         events: Any = batch.column("event")
-        for each in events.value_counts().to_pylist():
-            numbers[each["values"]] += each["counts"]
+        for entry in events.value_counts().to_pylist():
+            numbers[entry["values"]] += entry["counts"]
     return {f"{name}s": number for name, number in numbers.items()}

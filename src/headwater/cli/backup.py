@@ -364,16 +364,16 @@ def _tell_more(manifest: "BackupManifest") -> None:
         typer.echo(
             f"  collections (manifest {manifest.collections.uid:x}): {', '.join(paths_of(manifest.collections))}"
         )
-    for each in manifest.rolled_back:
-        if each.purged:
-            message = f"deletions up to seqno {each.purged} were purged before they were backed up"
+    for rollback in manifest.rolled_back:
+        if rollback.purged:
+            message = f"deletions up to seqno {rollback.purged} were purged before they were backed up"
             typer.echo(
-                f"  vbucket {each.vbucket}: data loss: {message}; read again whole, so what they deleted is gone"
+                f"  vbucket {rollback.vbucket}: data loss: {message}; read again whole, so what they deleted is gone"
             )
             continue
         typer.echo(
-            f"  vbucket {each.vbucket}: the histories agree up to seqno {each.common}, the backup before had "
-            f"{each.had}; read again from {each.read_from}"
+            f"  vbucket {rollback.vbucket}: the histories agree up to seqno {rollback.common}, the backup before had "
+            f"{rollback.had}; read again from {rollback.read_from}"
         )
 
 

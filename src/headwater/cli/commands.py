@@ -83,12 +83,12 @@ class CommandWithForms(TyperCommand):
         self._passwords = [each for each in passwords_in(names) if f"{each}_file" not in names]
         self._forms = [each for each, form in self.forms.items() if form[0] not in flags and each not in names]
         own_parameters: list[Parameter] = [(f"{each}_file", file_option(each), None) for each in self._passwords]
-        own_parameters += [(each, *self.forms[each][1:]) for each in self._forms]
+        own_parameters += [(form, *self.forms[form][1:]) for form in self._forms]
         hints = get_type_hints(inspect.unwrap(callback)) if callback is not None else {}
         self.kinds: Final = hints | {each: kind.__origin__ for each, kind, _ in (*more_declared, *own_parameters)}
         super().__init__(name, callback=callback, params=[*all_parameters, *parameters(own_parameters)], **attributes)
-        for each in self.params:
-            take_as_it_is(each)
+        for param in self.params:
+            take_as_it_is(param)
 
     def declared(self) -> list[Parameter]:
         """Return the parameters beyond those of the function."""

@@ -63,11 +63,11 @@ def _of_collections(client: "Client", collections: str | None, scope: str | None
     """
     choice, manifest = client.choose(collections, scope), client.manifest()
     seqnos = {}
-    for scope_, each in manifest.each_collection():
+    for scope_, collection in manifest.each_collection():
         if choice is not None and (
-            choice.is_whole or scope_.id == choice.scope or each.id in (choice.collections or ())
+            choice.is_whole or scope_.id == choice.scope or collection.id in (choice.collections or ())
         ):
-            seqnos[f"{scope_.name}.{each.name}"] = client.seqnos(each.id)
+            seqnos[f"{scope_.name}.{collection.name}"] = client.seqnos(collection.id)
     return seqnos
 
 

@@ -144,7 +144,7 @@ def _defaults(command: Any, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     if isinstance(value, list):
-        return [str(each) for each in value]
+        return [str(item) for item in value]
     return value if isinstance(value, bool) else str(value)
 
 
@@ -207,7 +207,7 @@ def table_faults(
 def _wrong(command: Any, parameter: Any, value: Any) -> str | None:
     """Return the requirement that a value breaks; None if it breaks none."""
     if parameter.multiple or parameter.nargs == -1:
-        good = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        good = isinstance(value, list) and all(isinstance(item, str) for item in value)
         return None if good else f"{value!r} is not a list of texts"
     types, expected = _KINDS.get(_kind(command, parameter), ((str,), "a text"))
     is_measure = parameter.metavar in (TIME, SIZE) and isinstance(value, str)  # "5m", which the option reads itself

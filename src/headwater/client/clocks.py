@@ -61,7 +61,7 @@ def _highest(operations: Operations) -> Steps[ClocksHeld]:
     """Return the highest CAS of each vbucket, from the statistics of its owner."""
     try:
         stats = yield from operations.vbucket_stats("vbucket-details")
-        highest = {vb: int(each["max_cas"]) for vb, each in stats.items() if "max_cas" in each}
+        highest = {vb: int(stat["max_cas"]) for vb, stat in stats.items() if "max_cas" in stat}
     except ValueError as error:
         return ClocksHeld(problem=f"the servers promise no time, and STAT vbucket-details has an odd max_cas: {error}")
     except (TransportError, StatusError) as error:

@@ -52,7 +52,7 @@ async def bring_settings(members: Members, present: Sequence[Address], joining: 
         limited = await _with_a_quota(members, present, settings)
         histories = Counter(setting.history for setting in settings)
         defaults = Counter(setting.of_new for setting in settings)
-        quotas = Counter(each.quota_mib for each in limited)
+        quotas = Counter(setting.quota_mib for setting in limited)
         settings_ = _Settings(
             max(histories, key=lambda each: (histories[each], any(each))),
             max(defaults, key=lambda each: (defaults[each], not each)),

@@ -196,7 +196,7 @@ async def give_collections_history(members: Members, seeds: Sequence[Address], n
 async def collections_have_history(members: Members, seeds: Sequence[Address], name: str) -> dict[Address, bool]:
     """Return for each node whether new collections of a bucket have a history."""
     nodes = await _all_nodes(members, seeds, name)
-    defaults = await asyncio.gather(*(members.of(name).admin(each).collections_have_history() for each in nodes))
+    defaults = await asyncio.gather(*(members.of(name).admin(node).collections_have_history() for node in nodes))
     return {node: default is not False for node, default in zip(nodes, defaults, strict=True)}
 
 

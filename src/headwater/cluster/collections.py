@@ -260,10 +260,10 @@ def _ids_anywhere(manifests: Sequence[NodeManifest], path: CollectionPath) -> tu
 
 def _named_ids(manifests: Sequence[NodeManifest], ids: Container[int]) -> dict[str, str]:
     names = {
-        (f"{scope.name}.{each.name}", each.id)
+        (f"{scope.name}.{collection.name}", collection.id)
         for listed_manifest in manifests
-        for scope, each in listed_manifest.manifest.each_collection()
-        if each.id in ids
+        for scope, collection in listed_manifest.manifest.each_collection()
+        if collection.id in ids
     }
     return {f"{name} {number:x}": f"{number:x}" for name, number in sorted(names)}
 
@@ -295,10 +295,12 @@ async def _change(
 
 async def _refuse_older(members: Members, nodes: Sequence[Address], manifest: CollectionsManifest) -> None:
     """Refuse a manifest with a collection without a history if a node of an older release would give it one."""
-    plain = [f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not each.history]
+    plain = [
+        f"{scope.name}.{collection.name}" for scope, collection in manifest.each_collection() if not collection.history
+    ]
     if not plain:
         return
-    defaults = await asyncio.gather(*(members.admin(each).collections_have_history() for each in nodes))
+    defaults = await asyncio.gather(*(members.admin(node).collections_have_history() for node in nodes))
     if older := [str(node) for node, default in zip(nodes, defaults, strict=True) if default is None]:
         raise ClusterError(
             f"{', '.join(older)} can't know that {plain[0]} has no history: it is of an older release",
@@ -424,7 +426,7 @@ async def send_newer_manifest(members: Members, seeds: Sequence[Address], joinin
         ClusterError, TransportError, StatusError: a node did not accept it; no node joined, and the call may be
             repeated.
     """
-    manifests = await asyncio.gather(*(_manifest_of(members.admin(each)) for each in joining))
+    manifests = await asyncio.gather(*(_manifest_of(members.admin(node)) for node in joining))
     foreign = {node: node_manifest for node, node_manifest in zip(joining, manifests, strict=True) if node_manifest.uid}
     if not foreign:
         return
@@ -449,7 +451,7 @@ def _in_both(node_manifest: CollectionsManifest, newest: CollectionsManifest) ->
     under the same id and name.
     """
     newest_scopes = {(scope.id, scope.name) for scope in newest.scopes}
-    newest_collections = {(scope.id, each) for scope, each in newest.each_collection()}
+    newest_collections = {(scope.id, collection) for scope, collection in newest.each_collection()}
     return CollectionsManifest(
         node_manifest.uid + 1,
         tuple(

@@ -121,7 +121,7 @@ class FailoverPlan:
     @property
     def losses(self) -> dict[int, Promotion]:
         """The promotions that may lose more than the changes that no replica received, by vbucket."""
-        return {each.vbucket: each for each in self.promotions if each.losses}
+        return {promotion.vbucket: promotion for promotion in self.promotions if promotion.losses}
 
     @property
     def ownerless(self) -> ClusterMap:
@@ -132,7 +132,7 @@ class FailoverPlan:
         later run finds this map, and requests the seqnos of all copies again; the seqno of a copy that is missing then
         is unknown.
         """
-        chains = {each.vbucket: (None, *self.after.copies(each.vbucket)) for each in self.promotions}
+        chains = {promotion.vbucket: (None, *self.after.copies(promotion.vbucket)) for promotion in self.promotions}
         seqnos_needed = {**self.after.needed, **{vb: self.before.needed_at_least(vb) for vb in chains}}
         unknown_vbuckets = {*self.shrunk, *chains} - self.anew.keys()
         return self.after.with_chains(chains).with_needed(seqnos_needed).with_unknown(unknown_vbuckets)
@@ -192,7 +192,7 @@ def plan_failover(
             f"no copy is left of {len(without)} vbuckets ({vbucket_list(without)}){_old_copies(survey, without)}",
             "start the node that has them, or begin them anew, empty: --lose-data",
         )
-    owners = {each.vbucket: each.chosen for each in promotions}
+    owners = {promotion.vbucket: promotion.chosen for promotion in promotions}
     restarted = _spread(survey, without, survivors, restarts)
     after = survey.map.with_servers(survivors)
     unnamed = _unnamed_owners(survey, after)
@@ -203,7 +203,7 @@ def plan_failover(
     # What an earlier failover left unknown is found now as well: its copies are all in this survey.
     shrunk = {*dead_copies, *shrunk, *survey.map.unknown, *unnamed}
     needed = needed_seqnos(
-        survey, after, shrunk - restarted.keys(), {each.vbucket: each.complete for each in promotions}
+        survey, after, shrunk - restarted.keys(), {promotion.vbucket: promotion.complete for promotion in promotions}
     )
     return FailoverPlan(survey.map, after.with_needed(needed), promotions, restarted, shrunk, accepted_problems)
 
@@ -233,10 +233,10 @@ def _unnamed_owners(survey: Survey, after: ClusterMap) -> dict[int, Address]:
 def _checks(
     survey: Survey, dead_members: Sequence[Address], survivors: Sequence[Address], promotions: Sequence[Promotion]
 ) -> dict[FailoverRefusal, Callable[[], None]]:
-    parts = [each for each in promotions if each.flaw == IS_PART]
+    parts = [promotion for promotion in promotions if promotion.flaw == IS_PART]
     return {
         FailoverRefusal.MAJORITY: lambda: _check_survivors(survey, dead_members, survivors),
-        FailoverRefusal.DAMAGED: lambda: check_flaws([each for each in promotions if each not in parts]),
+        FailoverRefusal.DAMAGED: lambda: check_flaws([promotion for promotion in promotions if promotion not in parts]),
         FailoverRefusal.PART: lambda: check_flaws(parts),
         FailoverRefusal.HISTORIES: lambda: check_rivals(promotions),
         FailoverRefusal.UNKNOWN: lambda: check_asked(promotions),
@@ -439,7 +439,7 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
     Raises:
         ClusterError: such a promotion is planned.
     """
-    unknown_promotions = [each for each in promotions if each.unasked]
+    unknown_promotions = [promotion for promotion in promotions if promotion.unasked]
     if unknown_promotions:
         example = max(
             unknown_promotions, key=lambda each: len(each.unasked) - len(each.emptied)
@@ -450,7 +450,7 @@ def check_asked(promotions: Sequence[Promotion]) -> None:
         promote = f"promote what is left: headwater cluster failover {FailoverRefusal.UNKNOWN.option}"
         raise ClusterError(
             f"a failover was cut off before it had asked all copies of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in unknown_promotions)}, and {' and '.join(reasons)}:"
+            f" {_vbuckets_of(unknown_promotions)}, and {' and '.join(reasons)}:"
             f" {example.chosen} has vbucket {example.vbucket} up to seqno {example.complete}",
             f"start {node_names}; or {promote}" if node_names else promote,
         )
@@ -463,17 +463,22 @@ def check_needed(promotions: Sequence[Promotion]) -> None:
         ClusterError: a copy has not: it was added, or was behind when another copy was taken out, and has not caught
             up. Or all copies of the map are on dead nodes, and only an old copy is left.
     """
-    late_promotions = [each for each in promotions if each.complete < each.needed]
+    late_promotions = [promotion for promotion in promotions if promotion.complete < promotion.needed]
     if late_promotions:
         example = late_promotions[0]
         raise ClusterError(
             f"{example.chosen} has not caught up since it was added, or another copy taken out, of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in late_promotions)}: it has vbucket {example.vbucket} up to seqno"
+            f" {_vbuckets_of(late_promotions)}: it has vbucket {example.vbucket} up to seqno"
             f" {example.complete}, and durable writes up to {example.needed} may be at the dead node alone",
             "start the dead node, which has them; or lose them: headwater cluster failover"
             f" {FailoverRefusal.BEHIND.option}",
         )
-    _check_strays([each for each in promotions if each.is_stray])
+    _check_strays([promotion for promotion in promotions if promotion.is_stray])
+
+
+def _vbuckets_of(promotions: Iterable[Promotion]) -> str:
+    """Return the vbuckets of some promotions, for a message."""
+    return vbucket_list(promotion.vbucket for promotion in promotions)
 
 
 def _check_strays(promotions: Sequence[Promotion]) -> None:
@@ -481,8 +486,9 @@ def _check_strays(promotions: Sequence[Promotion]) -> None:
     if promotions:
         example = promotions[0]
         raise ClusterError(
-            f"the copies that the map names of the vbuckets {vbucket_list(each.vbucket for each in promotions)} are on"
-            f" dead nodes; {example.chosen}, which the map does not name, has an old copy of vbucket {example.vbucket}"
+            "the copies that the map names of the vbuckets"
+            f" {_vbuckets_of(promotions)} are on dead nodes; {example.chosen}, which the map does not name, has an old"
+            f" copy of vbucket {example.vbucket}"
             f" up to seqno {example.complete}",
             "start the dead node, which has what was acknowledged since; or lose that: headwater cluster failover"
             f" {FailoverRefusal.BEHIND.option}",
@@ -496,9 +502,9 @@ def check_flaws(promotions: Sequence[Promotion]) -> None:
         ClusterError: a copy with a flaw would be promoted, since no other copy is complete up to the same seqno.
     """
     by_flaw: dict[tuple[str, str], list[int]] = {}
-    for each in promotions:
-        if each.flaw:
-            by_flaw.setdefault((str(each.chosen), each.flaw), []).append(each.vbucket)
+    for promotion in promotions:
+        if promotion.flaw:
+            by_flaw.setdefault((str(promotion.chosen), promotion.flaw), []).append(promotion.vbucket)
     if by_flaw:
         options = " ".join(sorted({_refusal_of(flaw).option for _, flaw in by_flaw}))
         flaws = (f"{node} {flaw} of the vbuckets {vbucket_list(vbs)}" for (node, flaw), vbs in sorted(by_flaw.items()))
@@ -514,13 +520,13 @@ def check_rivals(promotions: Sequence[Promotion]) -> None:
     Raises:
         ClusterError: such a promotion is planned.
     """
-    with_rival = [each for each in promotions if each.rival is not None]
+    with_rival = [promotion for promotion in promotions if promotion.rival is not None]
     if with_rival:
         example = with_rival[0]
         raise ClusterError(
             f"{example.chosen} and {example.rival} have different histories of the vbuckets"
-            f" {vbucket_list(each.vbucket for each in with_rival)}: each was promoted while the other was away, and has"
-            " changes that the other lacks",
+            f" {_vbuckets_of(with_rival)}: each was promoted while the other was away,"
+            " and has changes that the other lacks",
             f"take out whose changes are to go: headwater cluster failover --dead {example.rival} --force, or"
             f" {example.chosen}; or {FailoverRefusal.HISTORIES.option} to give up those of {example.rival}",
         )
@@ -541,7 +547,7 @@ def taken_back(plan: FailoverPlan, survey: Survey) -> ClusterMap:
     owners = {vb: sent_map.owner(vb) for vb in range(sent_map.vbuckets) if survey.in_state(vb, State.ACTIVE)}
     owners |= _unnamed_owners(survey, sent_map)
     chains = {vb: (owner, *(node for node in before.copies(vb) if node != owner)) for vb, owner in owners.items()}
-    promoted = {each.vbucket for each in plan.promotions}
+    promoted = {promotion.vbucket for promotion in plan.promotions}
     unknown_vbuckets = [vb for vb in sent_map.unknown if vb in owners or vb not in promoted]
     seqnos_needed = {vb: max(before.needed_at_least(vb), sent_map.needed_at_least(vb)) for vb in unknown_vbuckets}
     return before.with_chains(chains).with_needed({**before.needed, **seqnos_needed}).with_unknown(unknown_vbuckets)
@@ -628,10 +634,10 @@ class Failover:
         await self._members.send(new_map)
         failpoint("failover.map_sent")
         by_node: dict[Address, dict[int, State]] = {}
-        for vb, node in {**{each.vbucket: each.chosen for each in plan.promotions}, **plan.anew}.items():
+        for vb, node in {**{promotion.vbucket: promotion.chosen for promotion in plan.promotions}, **plan.anew}.items():
             by_node.setdefault(node, {})[vb] = State.ACTIVE
         # Without force a node refuses a flawed copy. These flaws are known and accepted; one found since is refused.
-        flawed = {each.vbucket for each in plan.promotions if each.flaw}
+        flawed = {promotion.vbucket for promotion in plan.promotions if promotion.flaw}
         for node, states in by_node.items():
             await self._members.set_states(node, states, forced=flawed)
         await asyncio.gather(*(self._send_map(node, new_map) for node in self._dead_nodes))
@@ -659,7 +665,7 @@ class Failover:
         except ClusterError:
             await self._take_back(first, survey)
             raise
-        promotions = [replace(each, lost=first.before.owner(each.vbucket)) for each in plan.promotions]
+        promotions = [replace(promotion, lost=first.before.owner(promotion.vbucket)) for promotion in plan.promotions]
         accepted_problems = {**first.accepted, **plan.accepted}
         return replace(plan, before=first.before, promotions=promotions, accepted=accepted_problems), survey
 

@@ -184,7 +184,7 @@ class Rebalance:
         strangers = dict(zip(foreign_nodes, views, strict=True))
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
         joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
-        former = [each for each in joining if _is_of(survey.nodes[each].map, survey.map)]
+        former = [node for node in joining if _is_of(survey.nodes[node].map, survey.map)]
         owners = list(map(self._members.admin, survey.map.servers))
         await refuse_joining(owners, list(map(self._members.admin, joining)), former)
         return plan, survey.latest_rev()

@@ -87,7 +87,11 @@ async def _promote(
     """
     before = {vb: _chain(publisher.current, vb) for vb in unowned}
     await asyncio.gather(*(publisher.change(vb, (None, *publisher.current.copies(vb))) for vb in unowned))
-    nodes = {node: [vb for vb in unowned if node in unowned[vb]] for each in unowned.values() for node in each}
+    nodes = {
+        node: [vb for vb in unowned if node in unowned[vb]]
+        for vbucket_nodes in unowned.values()
+        for node in vbucket_nodes
+    }
     copies = {node: await copies_on(members, node, vbuckets) for node, vbuckets in nodes.items()}
     promotions = []
     for vb, having in unowned.items():

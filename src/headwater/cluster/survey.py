@@ -229,7 +229,7 @@ class Survey:
         if not is_damaged or not any(replica in gone for replica in replicas):
             return False
         staying = (each for each in self.in_state(vbucket, *State) if each != owner and each not in gone)
-        copies = (self.nodes[each].copy(vbucket, ()) for each in staying)
+        copies = (self.nodes[copy].copy(vbucket, ()) for copy in staying)
         needed = node.seqnos.get(vbucket, 0)
         return not any(not copy.flaw and copy.complete >= needed for copy in copies)
 

@@ -74,7 +74,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
     except (StatusError, TransportError) as error:
         raise ClusterError(f"the users were not changed: {error}", "look at them, and type it again") from error
     results = await asyncio.gather(
-        *(members.admin(each).set_users(users) for each in other_nodes), return_exceptions=True
+        *(members.admin(node).set_users(users) for node in other_nodes), return_exceptions=True
     )
     away, refusals = dict(user_lists.away), list[str]()
     for node, result in zip(other_nodes, results, strict=True):
@@ -85,7 +85,7 @@ async def change(members: Members, seeds: Sequence[Address], edit: Edit) -> Spre
             refusals.append(f"{node}: {result}")
     if refusals:
         raise ClusterError(f"the users are not everywhere: {'; '.join(refusals)}", "type the same again")
-    return Spread(users, tuple(each for each in user_lists.nodes if each not in away), away)
+    return Spread(users, tuple(node for node in user_lists.nodes if node not in away), away)
 
 
 async def share(members: Members, seeds: Sequence[Address]) -> None:
@@ -112,7 +112,7 @@ async def _ask(members: Members, seeds: Sequence[Address]) -> _UserLists:
     """
     first, cluster_map = await known_map(members, seeds, of_first_bucket=True)
     nodes, cluster = ([first], "") if cluster_map is None else (list(cluster_map.servers), cluster_map.uuid)
-    answers = await asyncio.gather(*(members.admin(each).users() for each in nodes), return_exceptions=True)
+    answers = await asyncio.gather(*(members.admin(node).users() for node in nodes), return_exceptions=True)
     lists: dict[Address, UserList] = {}
     away: dict[Address, str] = {}
     for node, answer in zip(nodes, answers, strict=True):

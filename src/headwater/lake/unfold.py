@@ -286,7 +286,7 @@ class JsonShape(TableShape):
         """Return the type that such a column gets for numbers up to a width; its own if it may get none that has
         them."""
         fitting = () if widest in (None, "integer") else _WIDTHS[_WIDTHS.index(str(widest)) :]
-        return next((each for each in fitting if ("integer", each) in self.widenings), "integer")
+        return next((kind for kind in fitting if ("integer", kind) in self.widenings), "integer")
 
     def _change(self, column: str, kind: Kind) -> None:
         at = next(at for at, each in enumerate(self.described) if each["name"] == column)

@@ -559,19 +559,19 @@ def vacuum(
     listing = {folder: log.store.list(folder) for folder in (*places, FOLDER, index.FOLDER)}
     unneeded = [each for place in places for each in listing[place] if _is_data(each) and _base(each) not in names]
     unneeded += [each for each in listing[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
-    unneeded += [each for files in listing.values() for each in files if _is_half(each)]
+    unneeded += [file for files in listing.values() for file in files if _is_half(file)]
     # The newest commit's own time comes from the same disk as the files' times, so a clock of ours that is ahead can't
     # make the files of a batch under way look old.
     if seconds is None:
         oldest = min(oldest, max((each.modified for each in listing[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
-    aged = [each for each in unneeded if each.modified < oldest]
+    aged = [file for file in unneeded if file.modified < oldest]
     # Age alone does not do: a file that was written long ago may have been removed from the table a minute ago, and
     # readers of the version before still need it.
-    still = _still_needed(log, {_base(each) for each in aged if _is_data(each)}, 1000 * (clock - kept_for))
-    old = [each.path for each in aged if _base(each) not in still]
+    still = _still_needed(log, {_base(file) for file in aged if _is_data(file)}, 1000 * (clock - kept_for))
+    old = [file.path for file in aged if _base(file) not in still]
     if seconds is None:
         old += _old_log(log, clock, listing[FOLDER])
-    old += [each.path for each in iceberg.unneeded(log, clock)]
+    old += [file.path for file in iceberg.unneeded(log, clock)]
     if not dry:
         for count, path in enumerate(old):
             tell(count, len(old))
@@ -628,7 +628,7 @@ def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
         return []
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
     # Commits, checkpoints and compactions all begin with the 20 digits of their version.
-    numbered = [(int(_base(each)[:20]), each) for each in listing if _base(each)[:20].isdigit()]
+    numbered = [(int(_base(file)[:20]), file) for file in listing if _base(file)[:20].isdigit()]
     young = {each.path for _, each in numbered if each.modified >= oldest}
     # A checkpoint that is young itself does not count: readers of a version within the retention may need the commits
     # below it.

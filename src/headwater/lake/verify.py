@@ -41,7 +41,7 @@ def strays(log: TableLog) -> list[str]:
     """Return the paths of commits behind a gap in the log: no reader reaches them, and some refuse the table because of
     them. `log` must have been refreshed.
     """
-    commits = [each.path for each in log.store.list(FOLDER) if COMMIT.fullmatch(each.path.rpartition("/")[2])]
+    commits = [file.path for file in log.store.list(FOLDER) if COMMIT.fullmatch(file.path.rpartition("/")[2])]
     # Somebody may have committed since, and a look through a large folder leaves out some of what came meanwhile: what
     # follows without a gap, when the look is over, is no stray.
     following = log.state.version + 1

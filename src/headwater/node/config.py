@@ -265,13 +265,13 @@ def config_from(options: Mapping[str, Any], environment: Mapping[str, str] = os.
             user (a node with a password in its settings never runs without logins).
     """
     set_options = {name.replace("-", "_"): value for name, value in options.items() if value is not None}
-    variables = {each.field: environment[each.variable] for each in OPTIONS if each.variable in environment}
+    variables = {option.field: environment[option.variable] for option in OPTIONS if option.variable in environment}
     settings = {name: _BY_FIELD[name].parse(text) for name, text in variables.items()}
     settings |= {name: _measured(name, value) for name, value in set_options.items()}
     file = settings.get(CONFIG.field)
     values = {**(read_file(Path(file)) if file else {}), **settings}
     users = _users(values, environment)
-    field_names = {each.name for each in fields(NodeConfig)} - {"users"}
+    field_names = {field.name for field in fields(NodeConfig)} - {"users"}
     settings = {name: value for name, value in values.items() if name in field_names}
     if "data" in settings:
         settings["data"] = store_folder(str(settings["data"]))

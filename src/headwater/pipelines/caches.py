@@ -161,7 +161,7 @@ def template(text: str) -> bytes:
 
 def names_collections(templates: Iterable[bytes]) -> bool:
     """Return True if a template has {scope} or {collection} in it."""
-    return any(SCOPE in each or COLLECTION in each for each in templates)
+    return any(SCOPE in template or COLLECTION in template for template in templates)
 
 
 def expanded(keys: Iterable[bytes], templates: Sequence[bytes], path: tuple[str, str] | None = None) -> Iterator[bytes]:
@@ -172,10 +172,10 @@ def expanded(keys: Iterable[bytes], templates: Sequence[bytes], path: tuple[str,
     """
     if path is not None:
         scope, collection = (name.encode() for name in path)
-        templates = [each.replace(SCOPE, scope).replace(COLLECTION, collection) for each in templates]
+        templates = [template.replace(SCOPE, scope).replace(COLLECTION, collection) for template in templates]
     for key in keys:
-        for each in templates:
-            yield each.replace(PLACE, key)
+        for template in templates:
+            yield template.replace(PLACE, key)
 
 
 def chunks(keys: Iterable[bytes], count: int) -> Iterator[list[bytes]]:

@@ -64,12 +64,12 @@ class Carried:
         names = None if self.collections is None else read_names(self.collections)
         paths = None if names is None else set(map(parse_path, names))
         return {
-            each.id: (scope.name, each.name, each.max_ttl)
-            for scope, each in manifest.each_collection()
+            collection.id: (scope.name, collection.name, collection.max_ttl)
+            for scope, collection in manifest.each_collection()
             # What servers keep for themselves in a scope of their own means nothing to another cluster.
             if scope.name != OWN_OF_SERVERS
             and (self.scope in (None, scope.name))
-            and (paths is None or (scope.name, each.name) in paths)
+            and (paths is None or (scope.name, collection.name) in paths)
         }
 
     def options(self) -> dict[str, str]:

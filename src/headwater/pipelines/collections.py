@@ -112,7 +112,7 @@ class ChosenCollections:
 
     def found_in(self, manifest: CollectionsManifest) -> list[MirroredCollection]:
         """Return the chosen collections that exist."""
-        every = ((scope.name, each) for scope, each in manifest.each_collection())
+        every = ((scope.name, collection) for scope, collection in manifest.each_collection())
         return [MirroredCollection(scope, each.name, each.id) for scope, each in every if self.has(scope, each.name)]
 
     def check(self, manifest: CollectionsManifest, present: frozenset[str]) -> None:
@@ -359,7 +359,11 @@ def _ids(record: Record | None) -> tuple[int, ...]:
 
 def _renamed(ids: Iterable[int], scope: str, name: str, manifest: CollectionsManifest) -> int | None:
     """Return the first of some ids that is another collection's than the one with this name; None if there is none."""
-    others = (each.id for there, each in manifest.each_collection() if (there.name, each.name) != (scope, name))
+    others = (
+        collection.id
+        for there, collection in manifest.each_collection()
+        if (there.name, collection.name) != (scope, name)
+    )
     return next(iter(set(ids).intersection(others)), None)
 
 

@@ -276,9 +276,9 @@ class SearchClient:
             "settings.index.uuid",
             "settings.index.number_of_shards",
             "mappings.dynamic",
-            *(f"mappings.properties.{each}" for each in self._fields),
+            *(f"mappings.properties.{field}" for field in self._fields),
         ]
-        status, answer = self._patiently("GET", f"?filter_path={','.join(f'*.{each}' for each in looked_at)}")
+        status, answer = self._patiently("GET", f"?filter_path={','.join(f'*.{field}' for field in looked_at)}")
         if status == 404:
             return None
         if status >= 300:

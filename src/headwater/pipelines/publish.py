@@ -546,7 +546,7 @@ def _packed(parts: Sequence[Range], count: int) -> list[Sequence[Range]]:
     which undoes what the old one had, goes before what the new one has, for the last event of a key is what holds.
     """
     parts_of = {rolls_back: [part for part in parts if part.rollback is rolls_back] for rolls_back in (True, False)}
-    return [group for each in parts_of.values() for group in pack(each, count)]
+    return [group for part in parts_of.values() for group in pack(part, count)]
 
 
 def _identity(collection: bytes, key: bytes) -> Identity:

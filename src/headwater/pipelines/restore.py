@@ -145,12 +145,14 @@ class _ComparedCollections:
         # a user who has lost his rights in it is not shown it.
         manifest, copy_manifest = required_manifest(origin), copy.newest_manifest()
         coverage = resolve(manifest, names, source.scope)
-        copy_ids = {f"{scope.name}.{each.name}": each.id for scope, each in copy_manifest.each_collection()}
+        copy_ids = {
+            f"{scope.name}.{collection.name}": collection.id for scope, collection in copy_manifest.each_collection()
+        }
         paths = {
-            each.id: target.collection or f"{scope.name}.{each.name}"
-            for scope, each in manifest.each_collection()
+            collection.id: target.collection or f"{scope.name}.{collection.name}"
+            for scope, collection in manifest.each_collection()
             if scope.name != OWN_OF_SERVERS
-            and (coverage.is_whole or scope.id == coverage.scope or each.id in (coverage.collections or ()))
+            and (coverage.is_whole or scope.id == coverage.scope or collection.id in (coverage.collections or ()))
         }
         common_paths = {number: path for number, path in paths.items() if path in copy_ids}
         source_paths = {copy_ids[path]: path for path in common_paths.values()}

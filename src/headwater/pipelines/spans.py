@@ -51,8 +51,8 @@ def tell_lag(attributes: SpanAttributes, end: Mapping[str, Any], latest: Mapping
         latest_positions, end_positions = Offset.from_json(latest).positions, Offset.from_json(end).positions
         attributes.tell(
             lag=sum(
-                max(0, each.seqno - (end_positions[vb].seqno if vb in end_positions else 0))
-                for vb, each in latest_positions.items()
+                max(0, position.seqno - (end_positions[vb].seqno if vb in end_positions else 0))
+                for vb, position in latest_positions.items()
             )
         )
 

@@ -75,11 +75,11 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from _strings(each)
+        for item in value.values():
+            yield from _strings(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _strings(each)
+        for item in value:
+            yield from _strings(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, LargeNumber):
@@ -90,7 +90,7 @@ def _values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
     if not path:
         yield value
     elif isinstance(value, list):
-        for each in value:
-            yield from _values_at(each, path)
+        for item in value:
+            yield from _values_at(item, path)
     elif isinstance(value, dict) and path[0] in value:
         yield from _values_at(value[path[0]], path[1:])

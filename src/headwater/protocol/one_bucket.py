@@ -48,13 +48,13 @@ def is_alike(first: CollectionsManifest, second: CollectionsManifest) -> bool:
 
 def _collections(manifest: CollectionsManifest) -> object:
     """Return the scopes and collections of a manifest in a form without order, for comparison."""
-    collections = {(scope.id, each.identity) for scope, each in manifest.each_collection()}
+    collections = {(scope.id, collection.identity) for scope, collection in manifest.each_collection()}
     return {(scope.id, scope.name) for scope in manifest.scopes}, collections
 
 
 def _flags(manifest: CollectionsManifest) -> dict[int, bool]:
     """Return the history flag of each collection by its id."""
-    return {each.id: each.history for _, each in manifest.each_collection()}
+    return {collection.id: collection.history for _, collection in manifest.each_collection()}
 
 
 def why_not_from(source: CollectionsManifest, target: CollectionsManifest) -> str:
@@ -73,5 +73,7 @@ def why_not_from(source: CollectionsManifest, target: CollectionsManifest) -> st
 def only_in(manifest: CollectionsManifest, other: CollectionsManifest) -> str:
     """Return the names of the collections of `manifest` that `other` lacks, separated by commas; "" for none."""
     return ", ".join(
-        f"{scope.name}.{each.name}" for scope, each in manifest.each_collection() if not other.has(each.id)
+        f"{scope.name}.{collection.name}"
+        for scope, collection in manifest.each_collection()
+        if not other.has(collection.id)
     )

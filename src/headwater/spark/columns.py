@@ -164,9 +164,9 @@ class RowMaker:
     def _version(self, column: Any, kind: Any, records: pa.RecordBatch) -> Any:
         """Return the versions that changes replaced."""
         fields = [kind.field(at) for at in range(kind.num_fields)]
-        parts = dict(zip([each.name for each in fields], column.flatten(), strict=True))
+        parts = dict(zip([field.name for field in fields], column.flatten(), strict=True))
         try:
-            arrays = [_number(parts[each.name], each.type) for each in fields]
+            arrays = [_number(parts[field.name], field.type) for field in fields]
         except pa.ArrowInvalid:
             raise self._not_text("value", parts["value"], records) from None
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())

@@ -340,8 +340,10 @@ def reference_page() -> str:
 
 def _table(options: tuple[Option, ...]) -> str:
     rows = ["| option | default | for | meaning | example |", "|---|---|---|---|---|"]
-    for each in options:
-        rows.append(f"| `{each.camel}` | {_default(each)} | {each.uses or 'both'} | {each.about} | `{each.example}` |")
+    for entry in options:
+        rows.append(
+            f"| `{entry.camel}` | {_default(entry)} | {entry.uses or 'both'} | {entry.about} | `{entry.example}` |"
+        )
     return "\n".join(rows) + "\n"
 
 

@@ -46,7 +46,7 @@ class Cluster:
     @property
     def url(self) -> str:
         """The connection string couchbase://host:port,host:port/bucket, for clients, Spark and the command line."""
-        return f"couchbase://{','.join(each.address for each in self.nodes)}/{self.bucket}"
+        return f"couchbase://{','.join(node.address for node in self.nodes)}/{self.bucket}"
 
     def client(self, *, connect_timeout_seconds: float = 30.0, timeout_seconds: float = 60.0) -> Client:
         """Return a client of the bucket (headwater.client)."""
@@ -66,7 +66,7 @@ class Cluster:
         """
         from headwater.cluster.failover import Failover  # noqa: PLC0415 - most tests fail nothing over
 
-        seeds = [_address(each) for each in self.nodes if each not in dead]
+        seeds = [_address(node) for node in self.nodes if node not in dead]
 
         async def work(members: Members) -> int:
             return len((await Failover(members, seeds, [_address(each) for each in dead]).run()).promotions)
@@ -78,7 +78,7 @@ class Cluster:
         from headwater.cluster.founding import found_cluster  # noqa: PLC0415 - heavy, as above
 
         async def work(members: Members) -> None:
-            await found_cluster(members, [_address(each) for each in self.nodes], replicas)
+            await found_cluster(members, [_address(node) for node in self.nodes], replicas)
 
         self._run(work)
 

@@ -185,7 +185,7 @@ class RowsCodec:
     def write(self, value: Any) -> bytes:
         """Return the rows one after the other."""
         self._enough(len(value))
-        rows = [(each,) for each in value] if len(self.columns) == 1 else value
+        rows = [(item,) for item in value] if len(self.columns) == 1 else value
         try:
             if self.struct is not None:
                 return b"".join([self.struct.pack(*row) for row in rows])

@@ -230,7 +230,7 @@ def _codec_of(hint: Any) -> tuple[Codec, bool]:
 
 def _merged(above: Sequence[Field], own: Sequence[Field]) -> tuple[Field, ...]:
     """Return inherited and own fields; a redeclared field keeps the place of the inherited one."""
-    fields = {each.name: each for each in above} | {each.name: each for each in own}
+    fields = {field.name: field for field in above} | {field.name: field for field in own}
     return tuple(fields.values())
 
 

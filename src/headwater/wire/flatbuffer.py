@@ -76,7 +76,7 @@ def flat_table(fields: Mapping[int, FlatNumber | bytes]) -> bytes:
     A number of 0 is left out, as readers take it for the default of each field here.
     """
     fields_ = {
-        number: each for number, each in sorted(fields.items()) if not isinstance(each, FlatNumber) or each.value
+        number: field for number, field in sorted(fields.items()) if not isinstance(field, FlatNumber) or field.value
     }
     places, size = _places(fields_)
     count = max(fields_, default=-1) + 1
@@ -87,21 +87,21 @@ def flat_table(fields: Mapping[int, FlatNumber | bytes]) -> bytes:
     _U32.pack_into(buffer, 0, table_at)
     struct.pack_into(f"<{2 + count}H", buffer, vtable_at, vtable_bytes, size, *(places.get(n, 0) for n in range(count)))
     _I32.pack_into(buffer, table_at, table_at - vtable_at)
-    for number, each in fields_.items():
+    for number, field in fields_.items():
         at = table_at + places[number]
-        if isinstance(each, FlatNumber):
-            _NUMBERS[each.size].pack_into(buffer, at, each.value)
+        if isinstance(field, FlatNumber):
+            _NUMBERS[field.size].pack_into(buffer, at, field.value)
         else:
             _U32.pack_into(buffer, at, len(buffer) - at)
-            buffer += _U32.pack(len(each)) + each + bytes(_aligned(len(each) + 1, 4) - len(each))
+            buffer += _U32.pack(len(field)) + field + bytes(_aligned(len(field) + 1, 4) - len(field))
     return bytes(buffer)
 
 
 def _places(fields: Mapping[int, FlatNumber | bytes]) -> tuple[dict[int, int], int]:
     """Return where each field is in the table, and the table's bytes."""
     places, end = dict[int, int](), _I32.size
-    for number, each in fields.items():
-        size = each.size if isinstance(each, FlatNumber) else _U32.size
+    for number, field in fields.items():
+        size = field.size if isinstance(field, FlatNumber) else _U32.size
         places[number] = _aligned(end, size)
         end = places[number] + size
     return places, end

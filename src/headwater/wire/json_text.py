@@ -45,7 +45,7 @@ def _is_shallow(text: bytes | str) -> bool:
 def _check_levels(value: Any) -> None:
     level: list[Any] = [[value]]
     for _ in range(LEVELS_MAX + 1):
-        inside = [each.values() if isinstance(each, dict) else each for each in level]
+        inside = [item.values() if isinstance(item, dict) else item for item in level]
         deeper = [values for values in inside if not _NESTED.isdisjoint(map(type, values))]  # a map's rows are not
         level = [each for each in chain.from_iterable(deeper) if type(each) in _NESTED]
         if not level:

@@ -169,7 +169,7 @@ class CollectionsManifest:
 
     def flags(self, *, default: bool) -> HistoryFlags:
         """Return the history flags of these collections, with `default` for all others."""
-        return HistoryFlags({each.id: each.history for _, each in self.each_collection()}, default)
+        return HistoryFlags({collection.id: collection.history for _, collection in self.each_collection()}, default)
 
     def by_id(self) -> dict[int, tuple[Scope, Collection]]:
         """Return the scope and the collection, by the collection's id."""
@@ -216,7 +216,7 @@ class CollectionsManifest:
         """Check the rules for a single manifest; ManifestRefused if it breaks one."""
         _unlike((each.name for each in self.scopes), "scopes are named")
         _unlike((each.id for each in self.scopes), "scopes have id")
-        _unlike((each.id for _, each in self.each_collection()), "collections have id")
+        _unlike((collection.id for _, collection in self.each_collection()), "collections have id")
         scope = self.scope(DEFAULT)
         if (scope is None and is_whole) or (scope is not None and scope.id):
             raise ManifestRefused("scope _default, of uid 0, is missing")
@@ -309,7 +309,7 @@ class CollectionsManifest:
                 raise ManifestRefused(f"collection {number:x}, {name}, may not become another", breaks=True)
         if 0 in new and 0 not in present:
             raise ManifestRefused("collection _default was dropped and never comes back", breaks=True)
-        names = {each.id: each.name for each in following.scopes}
+        names = {scope.id: scope.name for scope in following.scopes}
         for scope in self.scopes:
             if (name := names.get(scope.id, scope.name)) != scope.name:
                 raise ManifestRefused(f"scope {scope.id:x}, {scope.name}, may not become {name}", breaks=True)
@@ -319,7 +319,7 @@ class CollectionsManifest:
         new uid.
         """
         present, new = self.by_id(), following.by_id()
-        my_scopes, their_scopes = {each.id for each in self.scopes}, {each.id for each in following.scopes}
+        my_scopes, their_scopes = {scope.id for scope in self.scopes}, {scope.id for scope in following.scopes}
         # Drops come first, then scopes, then collections, then dropped scopes: each event finds what it needs (kv.md
         # 4).
         events = [

@@ -46,4 +46,4 @@ class Beyond:
 
 def in_words(privilege: int) -> str:
     """Return a privilege in words, for people: "read and write"."""
-    return " and ".join((each.name or "").lower() for each in Privilege if each & privilege) or "nothing"
+    return " and ".join((bit.name or "").lower() for bit in Privilege if bit & privilege) or "nothing"

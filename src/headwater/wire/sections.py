@@ -84,8 +84,8 @@ class Shape:
         values: dict[str, Any] = dict(zip(self.names, self.struct.unpack(data), strict=True))
         if not self.packs:
             values = {name: int.from_bytes(v) if isinstance(v, bytes) else v for name, v in values.items()}
-        for each in self.looked_at:
-            each.check(values[each.name])
+        for field in self.looked_at:
+            field.check(values[field.name])
         return values
 
 
@@ -99,10 +99,10 @@ class Fixed:
         self.place: FieldPlace = place
         self.fields: Final = fields
         self.shapes: Final = shapes
-        self.optional: Final = tuple(each.name for each in optional)
+        self.optional: Final = tuple(field.name for field in optional)
         self.chosen: dict[tuple[bool, ...], Shape] = {}
         for shape in shapes.values():
-            self.chosen.setdefault(tuple(each not in shape.fields for each in optional), shape)
+            self.chosen.setdefault(tuple(field not in shape.fields for field in optional), shape)
 
     def read(self, data: bytes, flags: int) -> dict[str, Any]:
         """Return the fields' values; absent optional ones are None."""
@@ -197,7 +197,7 @@ def _shape(place: FieldPlace, fields: Sequence[Field], length: int) -> Shape:
     # Fewest optional fields first, so a length that several choices make is the older version's.
     for count in range(len(optional) + 1):
         for choice in combinations(optional, count):
-            if sum(_size(each) for each in choice) == spare:
+            if sum(_size(field) for field in choice) == spare:
                 return Shape(tuple(field for field in fields if not field.optional or field in choice))
     raise TypeError(f"no choice of fields makes {length} bytes of {place}")
 

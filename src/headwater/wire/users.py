@@ -46,7 +46,7 @@ class UserEntry:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON of a user."""
-        keys = {name: list(each) for name, each in self.keys.items()}
+        keys = {name: list(key) for name, key in self.keys.items()}
         return {"revision": self.revision, "roles": list(self.roles), "keys": keys}
 
     def _rank(self) -> tuple[int, bool, str]:
@@ -67,7 +67,7 @@ class UserList:
     @property
     def users(self) -> dict[str, UserEntry]:
         """The users that are not removed, by name."""
-        return {name: each for name, each in sorted(self.entries.items()) if not each.is_removed}
+        return {name: entry for name, entry in sorted(self.entries.items()) if not entry.is_removed}
 
     @property
     def revision(self) -> int:
@@ -88,8 +88,8 @@ class UserList:
         """Return the two lists merged, with this list's cluster."""
         own_entries = self.entries
         both = {
-            name: each.newer_of(own_entries[name]) if name in own_entries else each
-            for name, each in other.entries.items()
+            name: entry.newer_of(own_entries[name]) if name in own_entries else entry
+            for name, entry in other.entries.items()
         }
         return replace(self, entries={**own_entries, **both})
 
@@ -97,13 +97,13 @@ class UserList:
         """Yield a line for each user that changed, for people: "added user 'ann': read, write[orders]"."""
         for name in sorted(before.users.keys() - self.users.keys()):
             yield f"removed user {name!r}"
-        for name, each in self.users.items():
+        for name, user in self.users.items():
             was = before.users.get(name)
             if was is None:
-                yield f"added user {name!r}: {', '.join(each.roles) or 'no roles'}"
-            elif was.roles != each.roles:
-                yield f"gave user {name!r} other roles: {', '.join(each.roles) or 'none'}"
-            elif was != each:
+                yield f"added user {name!r}: {', '.join(user.roles) or 'no roles'}"
+            elif was.roles != user.roles:
+                yield f"gave user {name!r} other roles: {', '.join(user.roles) or 'none'}"
+            elif was != user:
                 yield f"gave user {name!r} another password"
 
     @classmethod
@@ -123,8 +123,8 @@ class UserList:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON of the list."""
-        removed_users = {name: each.revision for name, each in sorted(self.entries.items()) if each.is_removed}
-        users = {name: each.as_json() for name, each in self.users.items()}
+        removed_users = {name: entry.revision for name, entry in sorted(self.entries.items()) if entry.is_removed}
+        users = {name: user.as_json() for name, user in self.users.items()}
         return {"cluster": self.cluster, "users": users, "removed": removed_users}
 
     def encode(self) -> bytes:

@@ -57,16 +57,16 @@ def test_all_that_four_clients_of_a_node_see_is_explained(node: Node) -> None:
     clients = [
         Client(number, recorder, lock, [seed], keys=("p8", "p9", "d9"), random=Random(number)) for number in range(4)
     ]
-    for each in clients:
-        each.start()
+    for client in clients:
+        client.start()
     while len(recorder) < 1200:
-        assert all(each.is_alive() for each in clients)
+        assert all(client.is_alive() for client in clients)
         clients[0].join(0.05)
-    for each in clients:
-        each.stopping.set()
-    for each in clients:
-        each.join(60)
-        assert each.error is None
+    for client in clients:
+        client.stopping.set()
+    for client in clients:
+        client.join(60)
+        assert client.error is None
     found = recorder.history()
     assert {operation.kind for operation in found.operations} == set(KINDS)
     outcomes = Counter(operation.outcome for operation in found.operations)

@@ -78,9 +78,9 @@ def test_each_is_a_line(
 ) -> None:
     def changed(*given: object) -> list[LoadedManifest]:
         loaded = loaded_manifests(*given)  # type: ignore[arg-type]
-        for each in loaded:
-            if each.manifest.content is content:
-                each.entries = list(change(sorted(each.entries, key=lambda entry: entry.first_row or 0)))
+        for manifest in loaded:
+            if manifest.manifest.content is content:
+                manifest.entries = list(change(sorted(manifest.entries, key=lambda entry: entry.first_row or 0)))
         return loaded
 
     monkeypatch.setattr(check, "loaded_manifests", changed)

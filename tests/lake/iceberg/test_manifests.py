@@ -137,9 +137,9 @@ def test_a_list_comes_back_by_us_and_by_pyiceberg(tmp_path: Path) -> None:
     (tmp_path / "list.avro").write_bytes(listed)
     files = PyArrowFileIO()
     read = list(read_manifest_list(files.new_input(f"{tmp_path}/list.avro")))
-    assert [each.content for each in read] == [ManifestContent.DATA, ManifestContent.DELETES]
-    assert [(each.added_files_count, each.existing_rows_count) for each in read] == [(2, 10), (1, 0)]
-    entries = [entry for each in read for entry in each.fetch_manifest_entry(files)]
+    assert [item.content for item in read] == [ManifestContent.DATA, ManifestContent.DELETES]
+    assert [(item.added_files_count, item.existing_rows_count) for item in read] == [(2, 10), (1, 0)]
+    entries = [entry for item in read for entry in item.fetch_manifest_entry(files)]
     assert [(entry.data_file.file_path, entry.sequence_number) for entry in entries] == [
         ("file:///t/old.parquet", 3),
         ("file:///t/new.parquet", 8),

@@ -245,7 +245,7 @@ def test_each_row_gets_one_id_and_keeps_it_until_it_is_written_anew(tmp_path: Pa
 def entries(table: Table, content: Content) -> list[manifests.ManifestEntry]:
     _, snapshot = current(table)
     loaded = publish.loaded_manifests(table.store, snapshot)
-    return [entry for each in loaded if each.manifest.content is content for entry in each.entries]
+    return [entry for manifest in loaded if manifest.manifest.content is content for entry in manifest.entries]
 
 
 def test_a_snapshot_tells_what_it_did(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_manifests_are_few_and_of_a_bounded_size(tmp_path: Path, monkeypatch: py
         table.take((f"k{number}", 0, 1 + number, "one"), ("often", 0, 100 + number, "x"))
     check(table)
     loaded = publish.loaded_manifests(table.store, current(table)[1])
-    assert max(sum(each.manifest.files) for each in loaded) <= 3
-    assert len([each for each in loaded if each.manifest.content is Content.DATA]) <= 6
+    assert max(sum(manifest.manifest.files) for manifest in loaded) <= 3
+    assert len([manifest for manifest in loaded if manifest.manifest.content is Content.DATA]) <= 6
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -535,7 +535,7 @@ def test_a_vacuum_takes_away_what_no_snapshot_needs_and_no_more(tmp_path: Path) 
     check(table)
     for snapshot in current(table)[0]["snapshots"]:
         loaded = publish.loaded_manifests(table.store, snapshot)
-        places = {entry.path for each in loaded for entry in each.entries}
+        places = {entry.path for manifest in loaded for entry in manifest.entries}
         assert all(Path(place.removeprefix("file://")).exists() for place in places)
 
 

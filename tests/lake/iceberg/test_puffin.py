@@ -58,7 +58,7 @@ def test_vectors_come_back_by_us_and_by_pyiceberg(sets: list[set[int]]) -> None:
     assert blobs_of(content) == blobs
     assert [body_of(content, blob.offset, blob.length) for blob in blobs] == [body for *_, body in packed]
     read = deletion_vectors_from_puffin_file(PuffinFile(content))
-    assert {each.referenced_data_file: set(each.to_vector().to_pylist()) for each in read} == {
+    assert {item.referenced_data_file: set(item.to_vector().to_pylist()) for item in read} == {
         f"file:///t/{at}": rows for at, rows in enumerate(sets)
     }
 

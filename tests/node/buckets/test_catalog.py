@@ -85,7 +85,7 @@ def buckets_of(node: Node) -> dict[str, bytes | int]:
 
 def folders(node: Node) -> list[str]:
     there = node.data / "buckets"
-    return sorted(each.name for each in there.iterdir()) if there.exists() else []
+    return sorted(path.name for path in there.iterdir()) if there.exists() else []
 
 
 def test_each_bucket_has_its_own_documents_and_they_are_there_after_kill_9() -> None:
@@ -436,10 +436,10 @@ def test_a_drop_removes_no_folder_that_somebody_put_in_the_place_of_the_buckets(
         node.wait()
         kept = node.data / "buckets" / "1"
         (kept / "BUCKET").write_bytes((node.data / "buckets" / "2" / "BUCKET").read_bytes())
-        before = sorted(each.name for each in kept.iterdir())
+        before = sorted(path.name for path in kept.iterdir())
         node.environment.clear()
         node.start()
-        assert sorted(each.name for each in kept.iterdir()) == before
+        assert sorted(path.name for path in kept.iterdir()) == before
         assert "nothing was removed" in node.log and buckets_of(node) == {"default": 1, "carts": 1}
 
 
@@ -466,7 +466,7 @@ def test_a_bucket_over_its_quota_refuses_documents_and_the_others_go_on() -> Non
             status = guest.put(b"k%d" % number, value)
             number += 1
         assert status == Status.ETMPFAIL and 20 < number < 64
-        assert sum(each.stat().st_blocks * 512 for each in (node.data / "buckets" / "1").iterdir()) <= 65 << 20
+        assert sum(path.stat().st_blocks * 512 for path in (node.data / "buckets" / "1").iterdir()) <= 65 << 20
         assert guest.got(b"k0") == value
         assert guest.select("default") == guest.put(b"k", value) == 0
 

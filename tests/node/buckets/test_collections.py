@@ -512,7 +512,7 @@ def test_a_change_of_many_collections_costs_an_event_each() -> None:
         def by_id(manifest: CollectionsManifest) -> dict[int, object]:
             nonlocal looked
             looked += 1
-            return {each.id: (scope, each) for scope, each in manifest.each_collection()}
+            return {collection.id: (scope, collection) for scope, collection in manifest.each_collection()}
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(CollectionsManifest, "by_id", by_id)

@@ -68,4 +68,4 @@ def test_of_a_folder_that_is_anothers_or_nobodys_nothing_is_removed(tmp_path: Pa
     (place / "BUCKET").unlink()
     with pytest.raises(StorageError, match="nothing was removed"):
         folder.remove(DISK, place, ENTRY)
-    assert sorted(each.name for each in place.iterdir()) == ["00000001.log", "MANIFEST"]
+    assert sorted(path.name for path in place.iterdir()) == ["00000001.log", "MANIFEST"]

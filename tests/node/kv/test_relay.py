@@ -107,7 +107,7 @@ def test_workers_call_each_other_however_long_the_name_of_their_folder_is() -> N
         try:
             with reaching(node.start(), KEYS[0]) as client:
                 assert client.ask(Opcode.GET, key=KEYS[0], vbucket=vbucket_of(KEYS[0], VBUCKETS)).status == 1
-            assert {each.name for each in (node.data / "relays").iterdir()} == {"worker-0", "worker-1"}
+            assert {path.name for path in (node.data / "relays").iterdir()} == {"worker-0", "worker-1"}
             assert node.stop() == 0 and not (node.data / "relays").exists()
         finally:
             if node.is_running:
@@ -170,8 +170,8 @@ def reaching(node: Node, key: bytes) -> Iterator[Client]:
                 yield clients[-1]
                 return
     finally:
-        for each in clients:
-            each.socket.close()
+        for client in clients:
+            client.socket.close()
 
 
 def test_a_worker_that_dies_with_a_request_takes_the_clients_connection_with_it_and_no_other() -> None:

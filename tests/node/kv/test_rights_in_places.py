@@ -147,13 +147,13 @@ def test_names_are_not_given_away(node: Node) -> None:
         assert clerk.ask(Opcode.COLLECTIONS_GET_SCOPE_ID, value=b"_default").status == Status.UNKNOWN_SCOPE
     for name, count in (("clerk", 1), ("root", 3)):
         scopes = json.loads(page(node, "/pools/default/buckets/shop/scopes", name)[1])["scopes"]
-        assert sum(len(each["collections"]) for each in scopes) == count
+        assert sum(len(scope["collections"]) for scope in scopes) == count
 
 
 def test_a_bucket_in_which_one_may_do_nothing_is_not_there_by_http(node: Node) -> None:
     """Neither what it has nor whether there is one of the name: all that is asked of it is as of a made-up name."""
     paths = ("buckets/{}", "buckets/{}/scopes", "b/{}", "bs/{}", "bucketsStreaming/{}")
-    for path in (f"/pools/default/{each}" for each in paths):
+    for path in (f"/pools/default/{path}" for path in paths):
         assert page(node, path.format("shop"), "other") == page(node, path.format("none"), "other"), path
         assert page(node, path.format("shop"), "other")[0] == 404
     for path in ("buckets/{}", "buckets/{}/scopes", "buckets/{}/scopes/shop", "buckets/{}/controller/doFlush"):

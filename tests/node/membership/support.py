@@ -39,7 +39,7 @@ def send_map(to: Node, rev: int, config: bytes, epoch: int = EPOCH) -> int:
 
 def spread(rev: int, nodes: Sequence[Node], chains: Chains, to: Iterable[Node] | None = None) -> None:
     """Send a map of these nodes to all of them, or to some."""
-    addresses = [each.address for each in nodes]
+    addresses = [node.address for node in nodes]
     for each in nodes if to is None else to:
         assert send_map(each, rev, cluster_map(rev, addresses, chains, nodes.index(each))) == 0
 

@@ -42,7 +42,7 @@ def test_a_bucket_is_made_has_its_pages_and_is_dropped(node: Node) -> None:
     for page in ("buckets", "b"):
         assert json.loads(http(node, "GET", f"/pools/default/{page}/orders")[1])["name"] == "orders"
     names = json.loads(http(node, "GET", "/pools/default")[1])["bucketNames"]
-    assert [each["bucketName"] for each in names] == ["default", "orders"]
+    assert [name["bucketName"] for name in names] == ["default", "orders"]
     assert http(node, "POST", "/pools/default/buckets/orders/scopes", "name=shop")[0] == 200
     told = [json.loads(http(node, "GET", f"/pools/default/buckets/{name}/scopes")[1]) for name in ("default", "orders")]
     assert [len(each["scopes"]) for each in told] == [1, 2]

@@ -43,8 +43,8 @@ def asked(node: Node, path: str, *, port: int | None = None, **headers: str) -> 
 def series(text: str) -> dict[tuple[str, str], float]:
     """The values by the name of a metric and the worker; the last one where more labels tell them apart."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    assert len({(each.name, *sorted(each.labels.items())) for each in samples}) == len(samples)
-    return {(each.name, each.labels["worker"]): each.value for each in samples}
+    assert len({(sample.name, *sorted(sample.labels.items())) for sample in samples}) == len(samples)
+    return {(sample.name, sample.labels["worker"]): sample.value for sample in samples}
 
 
 def test_the_port_for_pages_is_of_all_workers_and_answers_though_clients_have_filled_them() -> None:

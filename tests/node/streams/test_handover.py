@@ -81,7 +81,7 @@ def test_what_a_former_owner_may_have_told_to_have_happened_goes_along_as_a_docu
     assert states(frames) == [State.PENDING] and not writes.held
     answer(reader, Opcode.DCP_SET_VBUCKET_STATE)
     desk.commit()
-    assert [(each.key, each.value) for each in reader.read() if each.opcode == Opcode.DCP_MUTATION] == [(b"\0k", b"v")]
+    assert [(item.key, item.value) for item in reader.read() if item.opcode == Opcode.DCP_MUTATION] == [(b"\0k", b"v")]
 
 
 class Later:

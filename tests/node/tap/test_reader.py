@@ -63,7 +63,7 @@ def test_compressed_values_are_inflated_and_large_ones_go_whole(desk: TapDesk) -
     desk.set(0, "large", b"x" * (1 << 20))
     desk.commit()
     messages = [
-        tap.Mutation.decode(each) for each in TapClient(desk).connect(TapOptions(dump=True)).read() if is_data(each)
+        tap.Mutation.decode(item) for item in TapClient(desk).connect(TapOptions(dump=True)).read() if is_data(item)
     ]
     assert [(message.key, message.value, message.datatype) for message in messages] == [
         (b"small", b"a" * 100, 0),

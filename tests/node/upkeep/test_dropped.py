@@ -21,7 +21,7 @@ async def made(desk: Desk, *, documents: int = 40) -> int:
     """Put documents of 50 KB into a collection of their own; returns its id."""
     collections = desk.bucket.collections
     manifest = await collections.change(collections.with_collection("_default", "carts", None))
-    (number,) = [each.id for _, each in manifest.each_collection() if each.name == "carts"]
+    (number,) = [collection.id for _, collection in manifest.each_collection() if collection.name == "carts"]
     for at in range(documents):
         desk.store.staging.mutation(0, b"%d" % at, bytes(50_000), cas=1, rev_seqno=1, collection=number)
         if at % 10 == 9:

@@ -41,7 +41,7 @@ def test_what_was_written_is_read_back_and_is_nobody_elses_to_read(tmp_path: Pat
     assert found is not None and list(found) == ["ann", "bob"]
     assert list(map(str, found["ann"].grants)) == ["read", "write[b]"] and set(found["ann"].keys) == set(HASHES)
     assert found["ann"].keys["sha1"].salt != found["bob"].keys["sha1"].salt
-    assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "new").iterdir()} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()} == {0o600}
     assert b"secret" not in file.path.read_bytes()
 
 
@@ -181,7 +181,7 @@ def test_who_was_removed_is_remembered_and_who_was_not_touched_keeps_his_revisio
     with file.editing() as accounts:
         del accounts["bob"]
     found = file.load_list() or UserList()
-    assert {name: (each.revision, each.is_removed) for name, each in found.entries.items()} == {
+    assert {name: (entry.revision, entry.is_removed) for name, entry in found.entries.items()} == {
         "ann": (1, False),
         "bob": (3, True),
     }

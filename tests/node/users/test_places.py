@@ -37,7 +37,7 @@ def test_a_role_is_for_whatever_has_the_name_now() -> None:
 
 
 def names(manifest: CollectionsManifest) -> list[str]:
-    return [f"{scope.name}.{each.name}" for scope, each in manifest.each_collection()]
+    return [f"{scope.name}.{collection.name}" for scope, collection in manifest.each_collection()]
 
 
 def test_only_those_parts_are_seen_in_which_there_is_a_right() -> None:

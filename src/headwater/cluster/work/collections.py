@@ -201,9 +201,9 @@ class DropCollection(_OfCollections):
     def _ids(self, manifest: CollectionsManifest) -> dict[str, str]:
         """Return the ids, as hexadecimal digits, of the collections to be dropped, by name."""
         return {
-            f"{scope.name}.{each.name}": f"{each.id:x}"
-            for scope, each in manifest.each_collection()
-            if scope.name == self.path.scope and self.path.collection in ("", each.name)
+            f"{scope.name}.{collection.name}": f"{collection.id:x}"
+            for scope, collection in manifest.each_collection()
+            if scope.name == self.path.scope and self.path.collection in ("", collection.name)
         }
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:

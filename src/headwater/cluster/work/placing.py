@@ -265,7 +265,7 @@ def _facts_of_failover(plan: FailoverPlan) -> dict[str, Any]:
         "promoted": {str(promotion.vbucket): str(promotion.chosen) for promotion in plan.promotions},
         "anew": {str(vb): str(node) for vb, node in plan.anew.items()},
         "accepted": {str(refusal): problem for refusal, problem in plan.accepted.items()},
-        "losses": {str(vb): _loss(each) for vb, each in plan.losses.items()},
+        "losses": {str(vb): _loss(loss) for vb, loss in plan.losses.items()},
     }
 
 

@@ -81,7 +81,7 @@ class Flush(DeclaredWork):
         a node that has deleted its own before.
         """
         async with members.alone("flush", await _nodes(members, seeds)):
-            owners = [each async for each in _owners(members, seeds)]
+            owners = [owner async for owner in _owners(members, seeds)]
             for count, owner in enumerate(owners):
                 run.step(f"{owner} deletes its documents", count, len(owners))
                 await members.admin(owner).flush()

@@ -44,7 +44,7 @@ class WorkOnUser(DeclaredWork):
     @classmethod
     def needs_password(cls) -> bool:
         """Return True if a new password is one of its options."""
-        return any(each.secret for each in cls.options())
+        return any(option.secret for option in cls.options())
 
     def check(self, accounts: Mapping[str, Account]) -> None:
         """Check that the user exists or, for a new one, does not. Raises WorkRefused, OptionError."""

@@ -42,7 +42,7 @@ def differences(log: TableLog) -> list[str]:
 
 def _problems(log: TableLog, loaded: list[LoadedManifest], next_row: int) -> Iterator[str]:
     logged_files = {data_location(log.store, file): file for file in log.state.files.values()}
-    entries = [entry for each in loaded for entry in each.entries]
+    entries = [entry for manifest in loaded for entry in manifest.entries]
     data = [entry for entry in entries if entry.content == 0]
     vectors_by_file = {entry.data_file: entry for entry in entries if entry.content != 0}
     yield from _duplicates([entry.path for entry in data], "the data file")

@@ -197,7 +197,7 @@ def read_head(place: IcebergPlace) -> MetadataHead:
     store, number = place.store, _hinted(place)
     hinted, content = number, _content(store, place.file_of(number)) if number else None
     if content is None:
-        numbers = (_METADATA.fullmatch(each.path.rpartition("/")[2]) for each in store.list(place.own))
+        numbers = (_METADATA.fullmatch(file.path.rpartition("/")[2]) for file in store.list(place.own))
         number = max((int(match[1]) for match in numbers if match), default=0)
         content = _content(store, place.file_of(number)) if number else None
     # The hint is written after the commit and may be behind, or a process may have died before it.
@@ -432,7 +432,7 @@ class _Publication:
     def _of_data(self, files_by_location: dict[str, DataFile], schema: dict[str, Any]) -> list[LoadedManifest]:
         """Return the manifests of data files; write those that change."""
         loaded = [manifest for manifest in self._base_manifests if manifest.manifest.content is Content.DATA]
-        listed_paths = {entry.path for each in loaded for entry in each.entries}
+        listed_paths = {entry.path for manifest in loaded for entry in manifest.entries}
         columns = integers(schema["fields"])
         new_entries = [
             _data_entry(self._store, path, file, columns)
@@ -454,7 +454,7 @@ class _Publication:
             source = self._source(entry) if _is_vector(entry) else None
             return source is not None and source == marked.get(entry.data_file or "")
 
-        listed_vectors = {entry.data_file for each in loaded for entry in each.entries if stays(entry)}
+        listed_vectors = {entry.data_file for manifest in loaded for entry in manifest.entries if stays(entry)}
         new_vectors = {path: source for path, source in marked.items() if path not in listed_vectors}
         new_entries = self._puffin(new_vectors, files_by_location) if new_vectors else []
         return self._revised(loaded, stays, new_entries, Content.DELETES, schema)
@@ -500,21 +500,21 @@ class _Publication:
         """
         revised: list[LoadedManifest] = []
         rewritten: list[LoadedManifest] = []
-        for each in loaded:
-            if not each.entries:
+        for manifest in loaded:
+            if not manifest.entries:
                 continue  # it only said what the snapshot before had lost
-            is_unchanged = each.manifest.spec == 0 and all(map(stays, each.entries))
-            (revised if is_unchanged else rewritten).append(each)
+            is_unchanged = manifest.manifest.spec == 0 and all(map(stays, manifest.entries))
+            (revised if is_unchanged else rewritten).append(manifest)
         if not (rewritten or new_entries):
             return revised
-        room = ENTRIES_MAX - len(new_entries) - sum(len(each.entries) for each in rewritten)
+        room = ENTRIES_MAX - len(new_entries) - sum(len(manifest.entries) for manifest in rewritten)
         for each in sorted(revised, key=lambda each: len(each.entries)):
             if (room := room - len(each.entries)) < 0:
                 break
             rewritten.append(each)
-        names = {each.manifest.path for each in rewritten}
+        names = {manifest.manifest.path for manifest in rewritten}
         entries: list[Listed] = []
-        for entry in (entry for each in rewritten for entry in each.entries):
+        for entry in (entry for manifest in rewritten for entry in manifest.entries):
             if stays(entry):
                 entries.append((EntryStatus.EXISTING, entry))
             # Deletes by value have no place in a list of vectors; they were another writer's, and the log knows nothing
@@ -523,7 +523,7 @@ class _Publication:
                 entries.append((EntryStatus.DELETED, replace(entry, snapshot=self._snapshot)))
         entries += [(EntryStatus.ADDED, replace(entry, snapshot=self._snapshot)) for entry in new_entries]
         new = [self._manifest(part, content, schema) for part in _parts(entries)]
-        return [*(each for each in revised if each.manifest.path not in names), *new]
+        return [*(manifest for manifest in revised if manifest.manifest.path not in names), *new]
 
     def _manifest(self, entries: list[Listed], content: Content, schema: dict[str, Any]) -> LoadedManifest:
         packed = manifests.encode(entries, content, schema, secrets.token_bytes(manifests.SYNC_BYTES))
@@ -555,7 +555,7 @@ class _Publication:
         parent = metadata.current_snapshot(self._base_metadata)
         first = self._base_metadata["next-row-id"]
         above = None if parent is None else parent["snapshot-id"]
-        listed_manifests = [each.manifest for each in loaded]
+        listed_manifests = [manifest.manifest for manifest in loaded]
         marker = secrets.token_bytes(manifests.SYNC_BYTES)
         packed = manifests.encode_list(listed_manifests, self._snapshot, above, self._sequence, first, marker)
         snapshot = {
@@ -569,11 +569,11 @@ class _Publication:
         return snapshot | ({} if above is None else {"parent-snapshot-id": above})
 
     def _summary(self, loaded: Sequence[LoadedManifest]) -> dict[str, str]:
-        own_manifests = [each.manifest for each in loaded if each.manifest.snapshot == self._snapshot]
+        own_manifests = [manifest.manifest for manifest in loaded if manifest.manifest.snapshot == self._snapshot]
         by_kind = {kind: [manifest for manifest in own_manifests if manifest.content is kind] for kind in Content}
         added_count, removed_count = (sum(each.files[status] for each in by_kind[Content.DATA]) for status in (1, 2))
         vectors_changed = sum(each.files[1] + each.files[2] for each in by_kind[Content.DELETES])
-        live = [entry for each in loaded for entry in each.entries]
+        live = [entry for manifest in loaded for entry in manifest.entries]
         totals = {kind: [entry for entry in live if min(entry.content, 1) == kind] for kind in Content}
         numbers = {
             "added-data-files": added_count,
@@ -593,7 +593,9 @@ class _Publication:
         return fields | {name: str(number) for name, number in numbers.items()}
 
     def _sources_of(self, loaded: Iterable[LoadedManifest]) -> dict[tuple[str, int], str]:
-        places = {(entry.path, entry.offset or 0) for each in loaded for entry in each.entries if _is_vector(entry)}
+        places = {
+            (entry.path, entry.offset or 0) for manifest in loaded for entry in manifest.entries if _is_vector(entry)
+        }
         return {place: source for place, source in self._sources.items() if place in places}
 
     def _put(self, name: str, content: bytes) -> str:

@@ -273,7 +273,7 @@ class Collections:
         """
         if not any(vbucket.state is State.ACTIVE for vbucket in self._bucket.vbuckets.values()):
             return
-        present_ids, scopes = self.manifest.by_id(), {each.id for each in self.manifest.scopes}
+        present_ids, scopes = self.manifest.by_id(), {scope.id for scope in self.manifest.scopes}
         for scope, collection in manifest.each_collection():
             if collection.id not in present_ids and 0 < collection.id < self._next_collection:
                 raise ManifestRefused(f"{scope.name}.{collection.name}: id {collection.id:x} was given", breaks=True)
@@ -404,7 +404,7 @@ class Collections:
 
     def _ids_behind(self, manifest: CollectionsManifest) -> tuple[int, int]:
         """Return the lowest unused ids of a collection and of a scope after this manifest."""
-        collections = (each.id + 1 for _, each in manifest.each_collection())
+        collections = (collection.id + 1 for _, collection in manifest.each_collection())
         scopes = (scope.id + 1 for scope in manifest.scopes)
         return max([self._next_collection, *collections]), max([self._next_scope, *scopes])
 

@@ -171,7 +171,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
         """Make a no-op, or the end of the input (None), wait for all workers that have got messages; return False if
         there is no such worker.
         """
-        calls = [each for each in self._calls.values() if each.is_used]
+        calls = [call for call in self._calls.values() if call.is_used]
         if not calls and not self._barriers:
             return False
         barrier = _Barrier(noop, len(calls))
@@ -279,7 +279,7 @@ class ConsumerRelay(DcpCalls[int, "_Call"]):
 
     def _forget(self, call: _Call) -> None:
         super()._forget(call)
-        self._places = {vbucket: each for vbucket, each in self._places.items() if each is not call}
+        self._places = {vbucket: place for vbucket, place in self._places.items() if place is not call}
 
 
 def opaques_from(first: int) -> range:

@@ -214,7 +214,7 @@ def look_up_paths(
 
     A path may scan up to 20 MiB. If a lookup takes longer than a turn, it starts again, with a turn for each path.
     """
-    _check_specs(session, [each[:3] for each in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
+    _check_specs(session, [spec[:3] for spec in request.specs], _MULTI_LOOKUPS, frozenset({Opcode.GET}), _LOOKUP_FLAGS)
     view = _view(session, request)
     results = list[tuple[int, bytes]]()
     for spec in request.specs:

@@ -233,7 +233,9 @@ def moving(bucket: Bucket) -> int | None:
     """Return the lowest vbucket that is being handed over, from or to this node; None if there is none. During a part
     of the handover neither node serves its documents.
     """
-    numbers = (vb for vb, each in bucket.vbuckets.items() if each.handover is not None or each.state is State.PENDING)
+    numbers = (
+        vb for vb, vbucket in bucket.vbuckets.items() if vbucket.handover is not None or vbucket.state is State.PENDING
+    )
     return min(numbers, default=None)
 
 

@@ -103,7 +103,7 @@ class Membership:
         # vbucket here may have another owner.
         if self.map.peers:
             # Before the node listens, so that no client is served in between.
-            bucket.fence(vb for vb, each in bucket.vbuckets.items() if each.state is State.ACTIVE)
+            bucket.fence(vb for vb, vbucket in bucket.vbuckets.items() if vbucket.state is State.ACTIVE)
         self.reconciler.known, self.reconciler.serves = self.map, self.fence.is_open
         self.reconciler.ask(range(bucket.vbucket_count))
         # The file also has the vbuckets that this map took away, because their new state may not have been written.
@@ -304,7 +304,7 @@ class Membership:
         """Stop serving the active vbuckets, because another node answers at this node's address."""
         fence.hear_own(alone=False)
         self.reconciler.serves = False
-        owned = [vb for vb, each in self._bucket.vbuckets.items() if each.state is State.ACTIVE]
+        owned = [vb for vb, vbucket in self._bucket.vbuckets.items() if vbucket.state is State.ACTIVE]
         self._bucket.fence(owned)
         log.error(
             "another node answers at %s, this node's address in the cluster map: this folder is a copy of its, and %d "
@@ -356,11 +356,11 @@ class Membership:
         older = before is not None and map_.version < before.version
         node_invariant(not older, "map {} is to follow map {}", map_.version, before and before.version)
         changes = news(before, map_)
-        _tell_of_departures(before, map_, [vb for vb, each in changes.items() if each is News.OWNER])
+        _tell_of_departures(before, map_, [vb for vb, change in changes.items() if change is News.OWNER])
         # The reconciler gets the map first, because it may run within the calls below.
         self.reconciler.known = map_
-        for vb, each in changes.items():
-            self.reconciler.ask([vb], each)
+        for vb, change in changes.items():
+            self.reconciler.ask([vb], change)
         self.following.news(changes)
         if before is not None and (before.encrypted, before.tls_ports) != (map_.encrypted, map_.tls_ports):
             self.following.redial()

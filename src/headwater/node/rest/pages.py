@@ -206,8 +206,8 @@ def forbidden(missing: int) -> bytes:
 
 def streamed(server: Services, path: str, user: str) -> Services | None:
     """Return the bucket's server if a path is that of a stream of maps (see Page); None for any other path."""
-    for each in PAGES:
-        if each.make is None and each.change is None and (match := _match(server, each.path, path, user)):
+    for page in PAGES:
+        if page.make is None and page.change is None and (match := _match(server, page.path, path, user)):
             return match.server
     return None
 
@@ -223,9 +223,9 @@ def page(server: Services, path: str, user: str) -> Made | None:
 
 def change(server: Services, method: str, path: str, body: bytes, user: str) -> Awaitable[Made] | None:
     """Return the change that a request demands, to be awaited; None if no page changes anything by this request."""
-    for each in PAGES:
-        if each.change is not None and method in each.methods and (match := _match(server, each.path, path, user)):
-            return each.change(match.server, match.groups, body)
+    for page in PAGES:
+        if page.change is not None and method in page.methods and (match := _match(server, page.path, path, user)):
+            return page.change(match.server, match.groups, body)
     return None
 
 
@@ -318,14 +318,14 @@ def _is_member(server: Services) -> bool:
 
 def _cluster(server: Services, user: str) -> dict[str, Any]:
     """Return the nodes of the cluster, and the names of the buckets in which the user has any right."""
-    buckets = {name: each for name, each in server.buckets.items() if server.users.may_enter(user, name)}
-    names = [{"bucketName": name, "uuid": each.bucket.uuid} for name, each in buckets.items()]
+    buckets = {name: bucket for name, bucket in server.buckets.items() if server.users.may_enter(user, name)}
+    names = [{"bucketName": name, "uuid": bucket.bucket.uuid} for name, bucket in buckets.items()]
     return {"name": "default", "nodes": _nodes(_config(server)), "bucketNames": names}
 
 
 def _buckets(server: Services, user: str) -> list[dict[str, Any]]:
     """Return the buckets in which the user has any right."""
-    return [_bucket(each) for name, each in server.buckets.items() if server.users.may_enter(user, name)]
+    return [_bucket(bucket) for name, bucket in server.buckets.items() if server.users.may_enter(user, name)]
 
 
 def _scopes(server: Services, user: str) -> dict[str, Any]:

@@ -487,7 +487,7 @@ class Log:
                 self.remove(fresh)
             raise
         with self._lock:
-            newest = max((each.header.id for each in self.segments[-1:]), default=0)
+            newest = max((segment.header.id for segment in self.segments[-1:]), default=0)
             node_invariant(fresh.header.id > newest, "segment {} follows segment {}", fresh.header.id, newest)
             old, self.segments = self.segments[-1:], [*self.segments, fresh]
         # Only now, after the manifest is durable: the failed segment is sealed at its last durable batch, and bytes of

@@ -116,10 +116,10 @@ def begin(
         segments: the store's table of segments.
         limits: the present limits.
     """
-    longest = {vb: _longest(each, segments, limits.since_cas) for vb, each in vbuckets.items()}
+    longest = {vb: _longest(vbucket, segments, limits.since_cas) for vb, vbucket in vbuckets.items()}
     if sum(each.bytes for each in longest.values()) <= limits.bytes:
         return longest
-    least = {vb: _within(each, segments, each.rows - each.least) for vb, each in vbuckets.items()}
+    least = {vb: _within(vbucket, segments, vbucket.rows - vbucket.least) for vb, vbucket in vbuckets.items()}
     return _shared(vbuckets, segments, limits.bytes, longest, least)
 
 

@@ -103,7 +103,7 @@ class DcpHub:
 
         Connections from other workers are omitted, because the worker that has the client's connection reports them.
         """
-        sessions = {key: each for key, each in self.sessions.items() if not each.connection.is_inner}
+        sessions = {key: session for key, session in self.sessions.items() if not session.connection.is_inner}
         yield "ep_dcp_count", str(len(sessions))
         producers = sum(session.is_producer for session in sessions.values())
         yield "ep_dcp_producer_count", str(producers)

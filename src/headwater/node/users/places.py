@@ -119,7 +119,7 @@ class Places:
         rights_by_place = self._rights_by_place
         self._scopes = {scope.id: self.rights | rights_by_place.get((scope.name, None), 0) for scope in manifest.scopes}
         self._collections = {
-            each.id: self._scopes[scope.id] | rights_by_place.get((scope.name, each.name), 0)
-            for scope, each in manifest.each_collection()
+            collection.id: self._scopes[scope.id] | rights_by_place.get((scope.name, collection.name), 0)
+            for scope, collection in manifest.each_collection()
         }
         self._manifest = manifest

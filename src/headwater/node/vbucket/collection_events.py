@@ -149,7 +149,7 @@ class EventHistory:
                 base = base.before
             start = base._known if base is not None else None
             last_manifest = (start.manifest if start is not None else manifest.EMPTY).after(*self._behind(base))
-            collections = [each for _, each in last_manifest.each_collection()]
+            collections = [collection for _, collection in last_manifest.each_collection()]
             plain = _sorted_ids(collection.id for collection in collections if not collection.history)
             result = FoldedEvents(
                 last_manifest, {collection.id: collection.max_ttl for collection in collections}, plain
@@ -233,7 +233,9 @@ class VBucketCollections:
     @property
     def named_paths(self) -> list[str]:
         """The collections besides the default one, as `scope.collection`."""
-        return [f"{scope.name}.{each.name}" for scope, each in self.manifest.each_collection() if each.id]
+        return [
+            f"{scope.name}.{collection.name}" for scope, collection in self.manifest.each_collection() if collection.id
+        ]
 
     def at(self, seqno: int) -> CollectionsManifest:
         """Return the manifest as of a seqno."""
@@ -301,8 +303,8 @@ class VBucketCollections:
         if not (spans := self.plain_spans(after, last)):
             return True
         plain = Counter[int]()
-        for each in spans:
-            plain.update(dict.fromkeys(each.collections.tolist(), each.last - each.after))
+        for span in spans:
+            plain.update(dict.fromkeys(span.collections.tolist(), span.last - span.after))
         documents = [each for each in self.choice(query, last).tolist() if each < EVENTS_OF_COLLECTIONS]
         # A collection counts from its creation on: before that it had no changes whose versions could be left out.
         created = self._creations() if after < self._seqnos[-1] else {}
@@ -398,7 +400,7 @@ class VBucketCollections:
         numbers = documents | {EVENTS_OF_COLLECTIONS + collection for collection in collections}
         numbers |= {PREPARES + document for document in documents if query.prepares}
         numbers |= {MODIFICATIONS + document for document in documents if query.modifications}
-        return np.array(sorted(numbers | {EVENTS_OF_SCOPES + each for each in scopes}), np.uint64)
+        return np.array(sorted(numbers | {EVENTS_OF_SCOPES + scope for scope in scopes}), np.uint64)
 
     def _ever(self, scope: int | None = None) -> tuple[set[int], set[int]]:
         """Return the ids of all collections and of all scopes that ever had an event; with `scope`, only in

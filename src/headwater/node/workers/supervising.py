@@ -174,8 +174,8 @@ def _reached(folder: Path, descriptor: int) -> Path:
 
 def _remove(folder: Path) -> None:
     with suppress(OSError):
-        for each in folder.iterdir():
-            each.unlink()
+        for path in folder.iterdir():
+            path.unlink()
         folder.rmdir()
 
 
@@ -372,7 +372,7 @@ class Supervisor:
             left_out = spares(self._config.data, self._layout)
         if not left_out:
             return
-        names, add = ", ".join(map(str, left_out)), " ".join(f"--add {each}" for each in left_out)
+        names, add = ", ".join(map(str, left_out)), " ".join(f"--add {number}" for number in left_out)
         text = (
             "the cluster map has no %s: `headwater cluster rebalance %s %s` lets them join, and a start with --workers"
             " %d goes on without them"

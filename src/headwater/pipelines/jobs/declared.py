@@ -149,7 +149,7 @@ class DeclaredJob(Generic[P]):
         """Return an option in the command line's form, for a refusal that names it. Raises KeyError if there is
         none.
         """
-        return f"--{next(each.name for each in cls.options() if each.field == name)}"
+        return f"--{next(option.name for option in cls.options() if option.field == name)}"
 
     def run(self) -> P:
         """Do the work, until it is done or `stop` ends it; return the last progress.
@@ -222,7 +222,7 @@ class FollowingJob(DeclaredJob[P]):
 
     def source_options(self) -> dict[str, str]:
         """Return the options of the source; those of `reading` override others."""
-        values = {each.camel: getattr(self, each.field) for each in self.options() if each.field in self.SOURCE}
+        values = {option.camel: getattr(self, option.field) for option in self.options() if option.field in self.SOURCE}
         set_options = {name: str(value) for name, value in values.items() if value is not None}
         loss = {"failOnDataLoss": "true"} if self.on_data_loss == "fail" else {}
         # The last of two names counts: a program's own options override those that the command line's fields mean.

@@ -91,7 +91,7 @@ class Coverage:
                 raise ManifestRefused("it is another object")
             scope = parse_uid(value["scope"], "scope") if "scope" in value else None
             ids = value.get("collections")
-            collections = None if ids is None else tuple(parse_uid(each, "collection") for each in ids)
+            collections = None if ids is None else tuple(parse_uid(number, "collection") for number in ids)
             if collections is not None and (not collections or list(collections) != sorted(set(collections))):
                 raise ManifestRefused("the ids are not ascending")
             return cls(parse_uid(value.get("uid"), "the manifest", UID_MAX), scope, collections)

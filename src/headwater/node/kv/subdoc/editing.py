@@ -331,7 +331,7 @@ def _add_missing(text: bytes, place: PathPlace, value: bytes, mkdir_p: bool) -> 
     `mkdir_p` allows them.
     """
     names = place.missing
-    if any(isinstance(each, int) for each in names) or (len(names) > 1 and not mkdir_p):
+    if any(isinstance(name, int) for name in names) or (len(names) > 1 and not mkdir_p):
         raise CommandRefused(Status.SUBDOC_PATH_ENOENT, "the way to the path leads nowhere")
     for name in reversed(names[1:]):
         value = b"{%b:%b}" % (quoted(str(name)), value)
