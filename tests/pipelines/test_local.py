@@ -15,6 +15,7 @@ import pytest
 
 from harness.nodes import cluster, diverge, keep, return_to
 from headwater import failpoints
+from headwater.client import connect
 from headwater.errors import DataLoss, TableChanged, TableError, TransportError
 from headwater.lake.freshness import complete_text
 from headwater.lake.log import TableLog, removal
@@ -36,6 +37,7 @@ from headwater.spark.settings import parse
 from headwater.testing.node import Node, node
 from headwater.wire.vbucket import State
 from tests.battery import few_of
+from tests.client.test_made_anew import make, make_anew, url
 from tests.node.replication.support import high_seqno, leave, put, replicate, set_state, until
 from tests.pipelines.support import (
     KEEP_TOMBSTONES,
@@ -730,3 +732,31 @@ def test_who_wants_no_data_loss_is_told_the_vbuckets_and_the_table_stays(bucket:
         run_mirror(None, bucket.url, tmp_path, once=True, workers=0, reading={"failOnDataLoss": "true"})
     assert caught.value.purged == purged and f"{min(purged)} (to seqno {purged[min(purged)]})" in str(caught.value)
     assert table(tmp_path) == before
+
+
+def test_a_mirror_that_runs_goes_on_in_a_bucket_that_was_made_anew_with_more_vbuckets(
+    bucket: Node, tmp_path: Path
+) -> None:
+    """A task keeps its connection for the next one. That knew the old bucket's map alone, and the mirror ended."""
+    make(bucket, 4)
+    sink, batches, calm = TableSink(tmp_path / "t", "orders"), list[Any](), list[None]()
+
+    def store(word: str, count: int) -> None:
+        with connect(url(bucket)) as client:
+            assert client.set_many((f"a{number}", word) for number in range(count)) == {}
+
+    def meanwhile() -> None:
+        if not calm:
+            make_anew(bucket, 8)
+            store("new", 30)
+        calm.append(None)
+
+    store("old", 40)
+    LocalEngine(sink, parse({"url": url(bucket)}, streaming=True), 0).follow(
+        once=False,
+        interval_seconds=0.0,
+        on_batch=lambda answers, end: batches.append(end),
+        stop=lambda: len(batches) > 1,
+        on_calm=meanwhile,
+    )
+    assert table(tmp_path / "t") == {f"a{number}".encode(): b"new" for number in range(30)}

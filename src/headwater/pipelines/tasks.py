@@ -323,6 +323,9 @@ class _BorrowedClient:
 
 def _borrowed(settings: SourceSettings) -> Client:
     who = _client_key(settings)
+    # One from before the bucket was made anew asks for no vbucket that the old bucket did not have.
+    if who in _kept.clients and _kept.clients[who].map.version < settings.map_version:
+        _hang_up(settings)
     if who not in _kept.clients:
         _kept.clients[who] = connect(settings)
     return cast("Client", _BorrowedClient(_kept.clients[who]))
