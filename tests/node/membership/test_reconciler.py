@@ -130,6 +130,19 @@ def test_what_comes_back_with_a_lost_batch_is_not_served_and_given_up_again(rig:
     assert rig.bucket.state(0) is State.DEAD and not rig.bucket.fenced
 
 
+def test_what_was_given_up_once_and_taken_over_since_is_kept_when_another_record_is_lost(rig: Rig, loop: Loop) -> None:
+    """The next map is not there yet, as behind an operator who was killed, and a compaction notes what it purges."""
+    assert rig.ask((1, 0), (0,), (0,), (0,))
+    rig.desk.committer.commit()
+    rig.bucket.vbuckets[0].set_state(State.ACTIVE, new_branch=False)
+    rig.desk.committer.commit()
+    rig.desk.store.staging.record_again(0)
+    rig.desk.committer.wrote()
+    lose_the_batch(rig)
+    loop.run_all()
+    assert rig.bucket.is_active(0)
+
+
 def test_a_replica_whose_first_batch_was_lost_is_made_again_and_follows(rig: Rig, loop: Loop) -> None:
     rig.bucket.drop_vbucket(0)
     rig.desk.committer.commit()

@@ -52,7 +52,7 @@ class Reconciler:
         self._bucket = server.bucket
         self._following = following
         self._todo: dict[int, News] = {}
-        self._given_up: set[int] = set()
+        self._given_up: dict[int, int] = {}  # by vbucket that a map took away: the batch with its new state
         self._timer: asyncio.TimerHandle | None = None
         self._looking = self._is_stopped = False
         server.bucket.committer.on_failure.append(self._lost)
@@ -74,7 +74,7 @@ class Reconciler:
     def overruled(self, vbucket: int) -> None:
         """Note that an operator has set the vbucket's state, which overrides map and fence."""
         self._bucket.unfence(vbucket)
-        self._given_up.discard(vbucket)
+        self._given_up.pop(vbucket, None)
 
     def look(self) -> None:
         """Reconcile the waiting vbuckets, now, and later in a task whenever there is room again."""
@@ -112,6 +112,7 @@ class Reconciler:
         A vbucket that keeps its role needs no record. Vbuckets that are being handed over wait, but do not count.
         """
         cluster_map, sources, changed = self.known, dict[int, Address | None](), list[int]()
+        self._given_up = self._not_durable()
         owned = len(self._given_up)
         self.moving.clear()
         if cluster_map is None:
@@ -156,11 +157,19 @@ class Reconciler:
         if vbucket is None:
             self._bucket.create_vbucket(vb, state)
             return
+        was_active = vbucket.state is State.ACTIVE
+        vbucket.set_state(state)
         # Recorded, because a lost batch would make the vbucket active again in memory: then it must be fenced and given
         # up again (`_lost`).
-        if vbucket.state is State.ACTIVE:
-            self._given_up.add(vb)
-        vbucket.set_state(state)
+        if was_active:
+            self._given_up[vb] = vbucket.gate
+
+    def _not_durable(self) -> dict[int, int]:
+        """Return the vbuckets that were given up in a batch that is not on disk. Any other may have been taken over
+        again since, and is kept, whatever record of it is lost.
+        """
+        durable = self._bucket.committer.durable
+        return {vb: gate for vb, gate in self._given_up.items() if gate > durable}
 
     def is_moving(self, vbucket: int) -> bool:
         """Return True if a takeover of the vbucket, from or to this node, is under way."""
@@ -182,7 +191,8 @@ class Reconciler:
         """
         if self.known is None:
             return
-        again = [vb for vb in vbuckets if vb in self._given_up and self._bucket.state(vb) is State.ACTIVE]
+        given_up = self._not_durable()
+        again = [vb for vb in vbuckets if vb in given_up and self._bucket.state(vb) is State.ACTIVE]
         # At once, before a client can be served: by the map these vbuckets have another owner.
         self._bucket.fence(again)
         self.ask(again, News.OWNER)
