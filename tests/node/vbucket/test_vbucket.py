@@ -483,6 +483,24 @@ def test_a_hand_over_without_room_for_its_record_aborts_nothing(home: Home, monk
     assert home.vbucket.prepares.pending and home.vbucket.state is State.ACTIVE
 
 
+def test_what_a_target_refused_is_not_served_again_without_room_for_its_record(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was active in memory alone: a restart found it dead, with what it had acknowledged meanwhile."""
+
+    def full(count: int, reserve: int) -> None:
+        raise DiskFull("/data", count, 0)
+
+    home.vbucket.hand_over(now=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(home.store.staging, "_check_room", full)
+        with pytest.raises(DiskFull):
+            home.vbucket.take_back()
+    assert home.vbucket.state is State.DEAD
+    home.vbucket.take_back()
+    assert home.vbucket.state is State.ACTIVE
+
+
 def received(home: Home, end: int, *, has_versions: bool = False, keys: str = "k") -> None:
     """A snapshot up to a seqno, whose last changes are these keys."""
     home.vbucket.begin_snapshot(home.vbucket.high_seqno, end, has_versions=has_versions)

@@ -463,8 +463,12 @@ class VBucket:
     def take_back(self) -> None:
         """Become active again, because the node that should have taken over refused. No other node has written to the
         vbucket, so no new branch begins.
+
+        Raises:
+            ArenaFull, DiskFull: the record has no room, and nothing happens: the mover gives the vbucket back.
         """
         node_invariant(self.state is State.DEAD, "vbucket {}: taken back while {}", self.id, self.state.name)
+        self._store.staging.check_record_room()  # else it would be active in memory only, and dead after a restart
         # Nobody else became active, so this is no new owner, and a new branch would send every consumer through a
         # rollback test for nothing.
         self.state = State.ACTIVE
