@@ -15,6 +15,7 @@ from headwater.node.storage.disk import RealDisk
 from headwater.testing.node import Node, NodeError, node
 from headwater.wire import dcp
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.faults.test_old_stores import unpacked
 from tests.node.membership.support import (
@@ -292,3 +293,16 @@ def test_a_copy_that_is_started_while_its_original_is_down_stops_serving_when_th
             one.start()
             until(lambda: is_copy_of(copy, one) and refuses(copy), "the member is back")
         until(lambda: call(one, Opcode.GET, b"k", vbucket=0).status == 0, "the member serves")
+
+
+def test_a_node_that_started_again_waits_while_its_peer_has_another_map_of_the_same_version() -> None:
+    """Two operators made them: as neither was newer, both nodes served the vbuckets that each had by its own."""
+    with nodes(2) as (one, two):
+        spread(1, [one, two], ALL_ON_FIRST)
+        spread(2, [one, two], [[0]] * 4, to=[one])
+        spread(2, [one, two], [[1]] * 4, to=[two])
+        one.restart()
+        until(lambda: "another map of version" in stats(one, "cluster")[f"{two.address}:problem"], "it has heard of it")
+        assert call(one, Opcode.GET, b"k").status == ETMPFAIL
+        spread(3, [one, two], ALL_ON_FIRST)
+        assert call(one, Opcode.GET, b"k").status == Status.KEY_ENOENT

@@ -254,8 +254,11 @@ class Membership:
             # Otherwise the map of another cluster at this address could replace this one by its higher revision.
             if map_.uuid != cluster_map.uuid:
                 raise RemoteProtocolError(f"{peer} belongs to another cluster: its map has uuid {map_.uuid}")
+            mine = seen_from(map_, cluster_map.here)
+            # Two operators made them. Either may have promoted somebody, so neither node can vouch for the other's.
+            if map_.version == cluster_map.version and not says_the_same(mine, cluster_map):
+                raise RemoteProtocolError(f"{peer} has another map of version {map_.version}, and one must be newer")
             if map_.version > cluster_map.version:
-                mine = seen_from(map_, cluster_map.here)
                 await self._keep(mine)
                 log.warning(
                     "took map %s over from %s", mine.version, peer, extra=event("map.taken", version=mine.version)
