@@ -45,6 +45,7 @@ class VBucket:
     """A state, and nothing in it."""
 
     handover = inbound = None
+    gate = 0
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -92,7 +93,7 @@ class Host:
             fenced=self.fenced,
             fence=self.fenced.update,
             unfence=self.fenced.discard,
-            committer=SimpleNamespace(on_failure=[]),
+            committer=SimpleNamespace(on_failure=[], durable=0),
             state=lambda vb: self.vbuckets[vb].state if vb in self.vbuckets else None,
             create_vbucket=lambda vb, state: self.vbuckets.update({vb: VBucket(state)}),
             is_active=self.serves,

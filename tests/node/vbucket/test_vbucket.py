@@ -486,7 +486,7 @@ def test_a_hand_over_without_room_for_its_record_aborts_nothing(home: Home, monk
 def test_what_a_target_refused_is_not_served_again_without_room_for_its_record(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was active in memory alone: a restart found it dead, with what it had acknowledged meanwhile."""
+    """The owner was active in memory alone, and a restart found it dead, with what it had acknowledged meanwhile."""
 
     def full(count: int, reserve: int) -> None:
         raise DiskFull("/data", count, 0)

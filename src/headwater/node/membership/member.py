@@ -19,6 +19,7 @@ import contextlib
 import logging
 import secrets
 import socket
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -75,8 +76,7 @@ class Membership:
         self._bucket = server.bucket
         self._file = MapFile(server.bucket.store.disk, server.bucket.store.path)
         self._taking = asyncio.Lock()
-        self._writing: asyncio.Future[None] | None = None
-        self._is_stopped = False
+        self._saving, self._is_stopped = threading.Lock(), False
         self.following: Final = Following(server.replication, self._source)
         self.reconciler: Final = Reconciler(server, self.following)
         self.peers: Final = Peers(lambda: server.loop, self._login, self.call, self._receive_map, self._doubt)
@@ -136,8 +136,12 @@ class Membership:
         self.peers.stop()
         self.own.stop()
         self.reconciler.stop()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])  # does not cancel it, and does not raise its error
+        # Nobody who is cancelled stops the thread that writes a map.
+        await self._server.loop.run_in_executor(None, self._wait_until_saved)
+
+    def _wait_until_saved(self) -> None:
+        with self._saving:
+            pass
 
     def _check_serves(self) -> None:
         """Raise StorageError if the bucket is not served any more. By a new map its replicas would follow other nodes,
@@ -325,10 +329,8 @@ class Membership:
         the bucket is not served any more.
         """
         given_up = [vb for vb in self._taken_away(map_) if self._bucket.state(vb) is State.ACTIVE]
-        self._check_serves()
-        # In a thread: two syncs of a slow disk would delay all connections. Nobody who is cancelled stops the thread.
-        self._writing = self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
-        await asyncio.shield(self._writing)
+        # In a thread: two syncs of a slow disk would delay all connections.
+        await self._server.loop.run_in_executor(None, self._save, map_.text, sorted(given_up))
         self._check_serves()
 
     def _taken_away(self, map_: ClusterMap) -> list[int]:
@@ -345,8 +347,10 @@ class Membership:
         """Write the map, then mark the store as a member's. In this order, because a marked store without a map does
         not open.
         """
-        self._file.save(config, given_up)
-        self._bucket.store.declarations.join()
+        with self._saving:
+            self._check_serves()
+            self._file.save(config, given_up)
+            self._bucket.store.declarations.join()
 
     def _adopt(self, map_: ClusterMap) -> None:
         """Put a map that is on disk into force."""
