@@ -71,7 +71,7 @@ class Nodes:
         self._durable: Self | None = None
         self._is_closed = False
         self._refreshing, self._refreshed_at = False, float("-inf")
-        self._all_asked_at = self._missing_until = float("-inf")
+        self._all_refreshed_at = self._missing_until = float("-inf")
 
     def twin(self, *features: int) -> Self:
         """Return a cluster with the same settings and map, and connections of its own, which ask for more features."""
@@ -255,7 +255,7 @@ class Nodes:
                 return
             yield Ready((), self.clock() + OTHER_TASK_SECONDS)
         # The node that another task left out may be the only one that knows.
-        if (self._all_asked_at if without is None else self._refreshed_at) > asked_at:
+        if (self._all_refreshed_at if without is None else self._refreshed_at) > asked_at:
             return
         self._refreshing = True
         try:
@@ -263,7 +263,7 @@ class Nodes:
         finally:
             self._refreshing, self._refreshed_at = False, self.clock()
             if without is None:
-                self._all_asked_at = self._refreshed_at
+                self._all_refreshed_at = self._refreshed_at
 
     def look_around(self, without: Address | None = None, until: float | None = None) -> Steps[None]:
         """Refresh the map; if no node answers, keep the one at hand."""

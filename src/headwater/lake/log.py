@@ -397,18 +397,18 @@ class TableLog:
 
     def at(self, version: int) -> TableState | None:
         """Return the state at an older version, read anew; None if the log does not go back so far."""
-        older = TableState()
+        state = TableState()
         checkpoint = checkpoints.newest(self.store, FOLDER, version)
         if checkpoint is not None:
-            older.version, actions, _ = checkpoint
-            older.apply(actions)
-        while older.version < version:
-            actions_then = self._commit_of(older.version + 1)
+            state.version, actions, _ = checkpoint
+            state.apply(actions)
+        while state.version < version:
+            actions_then = self._commit_of(state.version + 1)
             if actions_then is None:
                 return None
-            older.apply(actions_then)
-            older.version += 1
-        return older
+            state.apply(actions_then)
+            state.version += 1
+        return state
 
     def since(self, version: int) -> Iterator[Action]:
         """Yield the actions of all commits after `version`, up to the version that `refresh` read."""

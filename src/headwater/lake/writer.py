@@ -83,7 +83,7 @@ class TaskResult:
         unread: vbuckets that could not be read up to the planned seqno. Such a batch must not be committed.
         reached: (vbucket, vb uuid, seqno) of vbuckets that were read further than planned, up to that seqno, because a
             node could no longer show the planned state.
-        aside: the result for the quarantine, if there is one.
+        quarantine: the result for the quarantine, if there is one.
         times: Unix seconds at which the task `began`, had its `first` changes, had `read` all, and `ended`.
     """
 
@@ -97,7 +97,7 @@ class TaskResult:
     conflicts: list[str] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
     reached: list[tuple[int, int, int]] = field(default_factory=list)
-    aside: TaskResult | None = None
+    quarantine: TaskResult | None = None
     times: dict[str, float] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -106,7 +106,10 @@ class TaskResult:
 
     def _as_dict(self) -> dict[str, Any]:
         dead_rows = {path: base64.b64encode(rows.serialize()).decode() for path, rows in self.dead.items()}
-        return self.__dict__ | {"dead": dead_rows, "aside": self.aside._as_dict() if self.aside else None}
+        return self.__dict__ | {
+            "dead": dead_rows,
+            "quarantine": self.quarantine._as_dict() if self.quarantine else None,
+        }
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskResult:
@@ -116,8 +119,8 @@ class TaskResult:
     @classmethod
     def _read(cls, fields: dict[str, Any]) -> TaskResult:
         dead_rows = {path: BitMap.deserialize(base64.b64decode(text)) for path, text in fields.pop("dead").items()}
-        quarantine = fields.pop("aside")
-        return cls(**fields, dead=dead_rows, aside=cls._read(quarantine) if quarantine else None)
+        quarantine = fields.pop("quarantine")
+        return cls(**fields, dead=dead_rows, quarantine=cls._read(quarantine) if quarantine else None)
 
 
 class Misfits(Protocol):
@@ -186,7 +189,9 @@ def write(
         result = _result_of(store, state, indexes, portion, newest, 0, out.close(), lookup)
         if quarantine and quarantine_out:
             files = quarantine_out.close()
-            result.aside = _result_of(quarantine.store, quarantine.state, quarantine.indexes, portion, newest, 1, files)
+            result.quarantine = _result_of(
+                quarantine.store, quarantine.state, quarantine.indexes, portion, newest, 1, files
+            )
     # Of a cancelled task as well nobody else knows the files.
     except BaseException:
         out.discard()

@@ -185,7 +185,7 @@ class Tables:
             CatalogRefused, CatalogAway: a table's catalog does not drop it, without `held`.
             TableError: another bucket's table; or one on an object store that would have to be moved aside.
         """
-        places_ = []
+        left_places = []
         if not is_url(self.folder):
             for scope in self._folders(""):
                 self._remove_moved(f"{self.folder}/{scope}")
@@ -193,12 +193,12 @@ class Tables:
             if held is not None and path in held:
                 continue
             try:
-                places_ += self._settle(named, manifest, newest_manifest)
+                left_places += self._settle(named, manifest, newest_manifest)
             except HeadwaterError as error:
                 if held is None or not is_of_catalog(error):
                     raise
                 held.hold(path, error)
-        return places_
+        return left_places
 
     def _settle(
         self,
@@ -208,17 +208,17 @@ class Tables:
     ) -> list[str]:
         """Handle a table if its collection was dropped; as `settle`."""
         scope, name = named
-        place, places_ = self.place(scope, name), list[str]()
+        place, left_places = self.place(scope, name), list[str]()
         collection_id = self._to_put_away(scope, name, manifest)
         if collection_id is not None:
             collection_id = self._to_put_away(scope, name, newest_manifest(f"{scope}.{name}", place))
         elif manifest.collection(scope, name) is None and self._is_half_removed(scope, name):
-            places_ += self._remove_objects(place)
+            left_places += self._remove_objects(place)
         if collection_id is not None:
             # Whoever names it goes on when he starts again, though nothing else tells of it any more.
             store_of(self.folder).write(f"{TRACES}/{scope}.{name}", f"{collection_id:x}\n".encode())
-            places_ += self._put_away(place, collection_id)
-        return places_
+            left_places += self._put_away(place, collection_id)
+        return left_places
 
     def _folders(self, below: str) -> Iterator[str]:
         """Yield the names of the folders of scopes or tables; neither those of moved tables, nor the mirror's own."""

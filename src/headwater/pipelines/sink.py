@@ -298,7 +298,7 @@ class TableSink(Table):
             self.changes.append(results, end, (after, new_record.digest), transaction)
             failpoint("lake.log_committed")
         if self.quarantine and new_record.quarantine is not None:
-            quarantine_results = [result.aside for result in results if result.aside]
+            quarantine_results = [result.quarantine for result in results if result.quarantine]
             new_record = replace(
                 new_record, quarantine=self.quarantine.append(quarantine_results, new_record.quarantine, transaction)
             )

@@ -10,10 +10,10 @@ from typing import Any
 
 from headwater.pipelines.jobs.copy import BucketCopy, CopyProgress
 from headwater.pipelines.jobs.declared import (
-    BucketAsked,
     DeclaredJob,
     FollowingJob,
     FromNow,
+    JobBucket,
     JobProgress,
     OnEngines,
     WithCheckpoint,
@@ -33,7 +33,6 @@ JOBS: dict[str, type[DeclaredJob[Any]]] = {
 
 __all__ = [
     "JOBS",
-    "BucketAsked",
     "BucketCopy",
     "CopyProgress",
     "DeclaredJob",
@@ -42,6 +41,7 @@ __all__ = [
     "IndexProgress",
     "Invalidation",
     "InvalidationProgress",
+    "JobBucket",
     "JobProgress",
     "Mirror",
     "MirrorProgress",

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from headwater.errors import OptionError
 from headwater.options import option
-from headwater.pipelines.jobs.declared import CHECKPOINT, BucketAsked, JobProgress, WithCheckpoint, losses_line
+from headwater.pipelines.jobs.declared import CHECKPOINT, JobBucket, JobProgress, WithCheckpoint, losses_line
 
 
 @dataclass
@@ -104,7 +104,7 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
         """Return user and password for the target."""
         return (self.user, self.password) if self.target_user is None else (self.target_user, self.target_password)
 
-    def buckets(self) -> Iterator[BucketAsked]:
+    def buckets(self) -> Iterator[JobBucket]:
         """Yield source and target.
 
         The unread collections of the source are named only for a copy that began in a release without collections,
@@ -115,7 +115,7 @@ class BucketCopy(WithCheckpoint[CopyProgress]):
         carried = CarriedFile(self.place).load()
         for bucket in super().buckets():
             yield bucket._replace(say_unread=carried is not None and not carried.chooses)
-        yield BucketAsked(self.target, *self._writer, say_unread=False)
+        yield JobBucket(self.target, *self._writer, say_unread=False)
 
     def line(self, progress: CopyProgress) -> str:
         """Return the progress after a batch as a line for people."""

@@ -59,7 +59,7 @@ class JobProgress:
         return asdict(self)
 
 
-class BucketAsked(NamedTuple):
+class JobBucket(NamedTuple):
     """A bucket that a job connects to before its work begins, so that a wrong address or password is reported at once,
     and not after Spark's start and its patience.
 
@@ -182,7 +182,7 @@ class DeclaredJob(Generic[P]):
         """Yield remarks for the user about these options."""
         yield from ()
 
-    def buckets(self) -> Iterator[BucketAsked]:
+    def buckets(self) -> Iterator[JobBucket]:
         """Yield the buckets that the job needs."""
         yield from ()
 
@@ -228,9 +228,9 @@ class FollowingJob(DeclaredJob[P]):
         # The last of two names counts: a program's own options override those that the command line's fields mean.
         return {"url": self.source, **set_options, **loss, **self.reading}
 
-    def buckets(self) -> Iterator[BucketAsked]:
+    def buckets(self) -> Iterator[JobBucket]:
         """Yield the bucket that is followed."""
-        yield BucketAsked(self.source, self.user, self.password, True, self.collections, self.scope)
+        yield JobBucket(self.source, self.user, self.password, True, self.collections, self.scope)
 
 
 @dataclass(kw_only=True)

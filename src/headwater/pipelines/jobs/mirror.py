@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater.errors import OptionError
 from headwater.options import option
-from headwater.pipelines.jobs.declared import BucketAsked, OnEngines, losses_line, session_settings
+from headwater.pipelines.jobs.declared import JobBucket, OnEngines, losses_line, session_settings
 from headwater.protocol.dcp.persistence import MinPersisted, read_min_persisted
 
 if TYPE_CHECKING:
@@ -245,9 +245,9 @@ class Mirror(OnEngines[MirrorProgress]):
             text = "Spark's own catalog is in memory, so the name is gone when this ends"
             yield f"{text}: --conf spark.sql.catalogImplementation=hive keeps it"
 
-    def buckets(self) -> Iterator[BucketAsked]:
+    def buckets(self) -> Iterator[JobBucket]:
         """Yield the bucket."""
-        yield BucketAsked(self.source, self.user, self.password, not self.by_collection)
+        yield JobBucket(self.source, self.user, self.password, not self.by_collection)
 
     def line(self, progress: MirrorProgress) -> str:
         """Return the progress after a batch as a line for people."""
