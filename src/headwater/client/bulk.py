@@ -232,7 +232,7 @@ class BulkWriter:
                 yield from self._collection.look_up()
                 self._prefix = yield from self._collection.prefix()
                 if self._has_written and self._prefix != before:
-                    ids = (leb128.decode(each)[0] for each in (before, self._prefix))
+                    ids = (leb128.decode(key)[0] for key in (before, self._prefix))
                     raise CollectionMadeAnew(self._collection.path, *ids)
 
     def _check_unsent(self) -> None:
@@ -241,7 +241,7 @@ class BulkWriter:
             raise self._cluster.made_anew(self._map)
 
     def _put_off_so_far(self) -> list[tuple[BulkItem, Failure]]:
-        return [each for of_a_key in self._postponed_items.values() for each in of_a_key]
+        return [item for of_a_key in self._postponed_items.values() for item in of_a_key]
 
     def _give_up(self, attempts: int, seconds: float) -> None:
         for item, error in self._put_off_so_far():
@@ -271,7 +271,7 @@ class BulkWriter:
         """Drop kept items that this item makes void."""
         if item.key not in self._postponed_items:
             return
-        remaining = [each for each in self._postponed_items.pop(item.key) if not item.makes_void(each[0])]
+        remaining = [item_ for item_ in self._postponed_items.pop(item.key) if not item.makes_void(item_[0])]
         if remaining:
             self._postponed_items[item.key] = remaining
 

@@ -409,7 +409,7 @@ class ChangeFeed:
         self._markers = markers
         self._places = {vbucket: Foothold(position) for vbucket, position in start.items()}
         self._logs: dict[int, FailoverLog] = {vb: position.failover_log for vb, position in start.items()}
-        self._coverage: Coverage | None = next((each.coverage for each in start.values()), None)
+        self._coverage: Coverage | None = next((position.coverage for position in start.values()), None)
         self._names = CollectionNames()
         self._start = start
         # The vbucket and foothold that moved for an event on its way to the caller, and how the foothold was before.

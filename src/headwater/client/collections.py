@@ -241,7 +241,7 @@ def scope_id(manifest: CollectionsManifest, name: str) -> int:
     """Return the id of a scope; UnknownScope lists the existing ones."""
     scope = manifest.scope(name)
     if scope is None:
-        choices = ", ".join(each.name for each in manifest.scopes)
+        choices = ", ".join(scope_.name for scope_ in manifest.scopes)
         raise error_for(Status.UNKNOWN_SCOPE, f"there is no scope {name} (manifest {manifest.uid:x} has {choices})")
     return scope.id
 
@@ -252,7 +252,7 @@ def collection_id(manifest: CollectionsManifest, scope: str, name: str) -> int:
     collection = manifest.collection(scope, name)
     if collection is None:
         of_scope = manifest.scope_by_id(number)
-        choices = ", ".join(each.name for each in of_scope.collections) if of_scope else ""
+        choices = ", ".join(collection_.name for collection_ in of_scope.collections) if of_scope else ""
         text = f"there is no collection {scope}.{name} (by manifest {manifest.uid:x} the scope has {choices or 'none'})"
         raise error_for(Status.UNKNOWN_COLLECTION, text)
     return collection.id

@@ -164,7 +164,7 @@ class Drainer:
         self._failure: HeadwaterError | None = None
         self._refusals: dict[int, RollbackRequired] = {}
         self._is_over = False
-        self._bounded = all(each.end_seqno != ENDLESS for each in self.progress.values())
+        self._bounded = all(part.end_seqno != ENDLESS for part in self.progress.values())
         self._pace = BULK if self._bounded else LIVE
         self._moved_at = self._waited_since = self._left_at = now
         self._linger_until: float | None = None
@@ -259,11 +259,11 @@ class Drainer:
     @property
     def _unopened(self) -> dict[int, int]:
         """Return the start seqno of vbuckets whose stream no node has accepted."""
-        return {vb: each.position.seqno for vb, each in self.progress.items() if vb not in self._logs and not each.done}
+        return {vb: part.position.seqno for vb, part in self.progress.items() if vb not in self._logs and not part.done}
 
     @property
     def _is_done(self) -> bool:
-        return all(each.done for each in self.progress.values()) and not (self._gate and self._gate.holding)
+        return all(part.done for part in self.progress.values()) and not (self._gate and self._gate.holding)
 
     def _worth_waiting(self) -> bool:
         """Return True if the rows so far should wait for more: in a bulk transfer, full batches cost less than many
@@ -285,9 +285,9 @@ class Drainer:
         """Leave the time that the caller spent on a batch out of the times in which nodes must make progress."""
         self._moved_at += seconds
         if seconds >= 1.0:
-            for each in self.progress.values():
-                if each.trouble_since is not None:
-                    each.trouble_since += seconds
+            for part in self.progress.values():
+                if part.trouble_since is not None:
+                    part.trouble_since += seconds
 
     def _run_workers(self) -> Steps[bool]:
         """Run every worker until it waits or the arena is full, and find nodes for vbuckets without a stream.

@@ -68,7 +68,7 @@ def _level(level: DurabilityLevel | str) -> DurabilityLevel:
     try:
         return DurabilityLevel.read(level) if isinstance(level, str) else DurabilityLevel(level)
     except ValueError:
-        raise OptionError("durability", level, ", ".join(each.label for each in DurabilityLevel)) from None
+        raise OptionError("durability", level, ", ".join(level_.label for level_ in DurabilityLevel)) from None
 
 
 def as_durability(choice: DurabilityChoice, timeout_seconds: float) -> Durability | None:

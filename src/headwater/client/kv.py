@@ -504,7 +504,7 @@ class Operations:
         cluster_map = self.cluster.map
         owners = {vb: cluster_map.owner(vb) for vb in vbuckets or ()}
         single = [(owner, f"{group} {vb}") for vb, owner in sorted(owners.items()) if owner is not None]
-        for address, group_ in single if vbuckets is not None else [(each, group) for each in cluster_map.owning]:
+        for address, group_ in single if vbuckets is not None else [(owner, group) for owner in cluster_map.owning]:
             for line, value in (yield from self._stats_of(address, group_)).items():
                 vbucket, _, name = line.removeprefix("vb_").partition(":")
                 if vbucket.isdecimal() and cluster_map.owner(int(vbucket)) == address:

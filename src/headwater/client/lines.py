@@ -17,7 +17,9 @@ def printable(line_: str) -> str:
 
     Characters that turn the direction of writing count as well, and line ends, so that a change is one line.
     """
-    return "".join(_escaped(each) if unicodedata.category(each) in ("Cc", "Cf") else each for each in line_)
+    return "".join(
+        _escaped(character) if unicodedata.category(character) in ("Cc", "Cf") else character for character in line_
+    )
 
 
 def _escaped(character: str) -> str:

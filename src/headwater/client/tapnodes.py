@@ -138,7 +138,7 @@ class TapNodes:
             all_heard = self._lock.wait_for(lambda: not self.deaf or self._error is not None, timeout_seconds)
         self.check()
         if not all_heard:
-            problems = "; ".join(f"{each}: {self._listeners[each].problem}" for each in sorted(self.deaf))
+            problems = "; ".join(f"{node}: {self._listeners[node].problem}" for node in sorted(self.deaf))
             raise TimeoutError(f"not all nodes are heard after {timeout_seconds:g} s: {problems}")
 
     # --- nodes and owners -------------------------------------------------------------------------------------------

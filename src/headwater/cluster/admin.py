@@ -511,12 +511,12 @@ class NodeAdmin:
             try:
                 starts = range(0, len(numbers), COPIES_AT_ONCE)
                 lists = (vbucket_list(numbers[start : start + COPIES_AT_ONCE]) for start in starts)
-                parts = await asyncio.gather(*(self.stats(f"vbucket-copies {each}") for each in lists))
+                parts = await asyncio.gather(*(self.stats(f"vbucket-copies {vbuckets_}") for vbuckets_ in lists))
                 return answers.copies({name: value for part in parts for name, value in part.items()})
             except NO_SUCH_GROUP:
                 self._copies_are_old = True
         reports = await asyncio.gather(*map(self._copy, numbers))
-        return {vb: each for vb, each in zip(numbers, reports, strict=True) if each is not None}
+        return {vb: report for vb, report in zip(numbers, reports, strict=True) if report is not None}
 
     async def _copy(self, vbucket: int) -> CopyReport | None:
         for _ in range(COPY_ATTEMPTS):

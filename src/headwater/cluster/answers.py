@@ -112,9 +112,9 @@ def _copy(name: str, fields: list[str]) -> CopyReport:
     name_ = f"vbucket-copies {name}"
     try:
         state, high, complete, refused_seqno, damaged, held_seqno, *log = fields
-        branches = [each.split(":") for each in log]
+        branches = [entry.split(":") for entry in log]
         table = [(int(vb_uuid, 16), number(seqno, name_)) for vb_uuid, seqno in branches]
-        numbers = [number(each, name_) for each in (high, complete, refused_seqno, damaged, held_seqno)]
+        numbers = [number(text_, name_) for text_ in (high, complete, refused_seqno, damaged, held_seqno)]
         return CopyReport(State[state.upper()], numbers[0], numbers[1], table, *numbers[2:])
     except (ValueError, KeyError):
         raise RemoteProtocolError(f"STAT {name_} is {' '.join(fields)[:80]!r}") from None

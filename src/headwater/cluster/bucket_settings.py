@@ -81,7 +81,7 @@ async def _with_a_quota(
     A node's first bucket has no quota. If such nodes counted, the nodes that join would lose their quota.
     """
     names = await asyncio.gather(*(members.of("").admin(node).buckets() for node in nodes))
-    limited = [each for each, buckets in zip(settings, names, strict=True) if buckets[:1] != [members.bucket]]
+    limited = [setting for setting, buckets in zip(settings, names, strict=True) if buckets[:1] != [members.bucket]]
     return limited or settings
 
 

@@ -112,10 +112,10 @@ async def drop(members: Members, seeds: Sequence[Address], name: str) -> int:
     )  # who has selected it drops none that was made since
     # First on the nodes that only the bucket's own map leads to: once the bucket is gone elsewhere, nothing leads to
     # them.
-    former_members = [each for each in await _members_of(bucket_members, nodes) if each not in nodes]
+    former_members = [member for member in await _members_of(bucket_members, nodes) if member not in nodes]
     all_results: list[BaseException | None] = []
     for some in (former_members, nodes):
-        results = await asyncio.gather(*(asking.admin(each).drop_bucket(name) for each in some), return_exceptions=True)
+        results = await asyncio.gather(*(asking.admin(node).drop_bucket(name) for node in some), return_exceptions=True)
         all_results += results
         if not all(isinstance(result, KeyNotFound) for result in all_results):
             await _everywhere(some, results, KeyNotFound, "still there")

@@ -28,5 +28,5 @@ async def level_clocks(members: Members, nodes: Sequence[Address]) -> None:
     """
     clocks = await call_each(lambda node: members.admin(node).clock_held(), nodes)
     latest = max((clock for clock in clocks if clock is not None), default=0)
-    late_nodes = [node for node, each in zip(nodes, clocks, strict=True) if each is not None and each < latest]
+    late_nodes = [node for node, clock in zip(nodes, clocks, strict=True) if clock is not None and clock < latest]
     await call_each(lambda node: members.admin(node).hold_clock(latest), late_nodes)

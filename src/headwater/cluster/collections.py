@@ -173,7 +173,7 @@ async def default_history(members: Members, seeds: Sequence[Address]) -> bool:
 
 async def current(members: Members, seeds: Sequence[Address]) -> CollectionsManifest:
     """Return the newest manifest of the nodes that `seeds` lead to."""
-    manifests = await asyncio.gather(*(members.admin(each).manifest() for each in await bucket_nodes(members, seeds)))
+    manifests = await asyncio.gather(*(members.admin(node).manifest() for node in await bucket_nodes(members, seeds)))
     return max(manifests, key=lambda each: each.uid)
 
 
@@ -287,7 +287,7 @@ async def _change(
     results = await asyncio.gather(
         *(_send_manifest(members.admin(node), manifest) for node in other_nodes), return_exceptions=True
     )
-    refusals = [f"{each}: {result}" for each, result in zip(other_nodes, results, strict=True) if result is not None]
+    refusals = [f"{node}: {result}" for node, result in zip(other_nodes, results, strict=True) if result is not None]
     if refusals:
         raise ClusterError(f"manifest {manifest.uid:x} is not everywhere: {'; '.join(refusals)}", "type the same again")
     return manifest
@@ -379,7 +379,7 @@ async def refuse_foreign(members: Sequence[NodeAdmin], joining: Sequence[NodeAdm
         ClusterError, TransportError, StatusError: as `refuse_strangers`.
     """
     manifests = await asyncio.gather(*map(_manifest_of, (*members, *joining)))
-    manifests_by_node = list(zip([each.address for each in (*members, *joining)], manifests, strict=True))
+    manifests_by_node = list(zip([node.address for node in (*members, *joining)], manifests, strict=True))
     for (first, first_manifest), (second, manifest) in itertools.combinations(manifests_by_node, 2):
         # Uid 0 is the manifest that each bucket begins with, before anybody decided anything: it binds nobody.
         if problem := contradiction(first_manifest, manifest) if first_manifest.uid and manifest.uid else "":
@@ -432,7 +432,7 @@ async def send_newer_manifest(members: Members, seeds: Sequence[Address], joinin
         return
     newest = await current(members, seeds)
     differing = {node: node_manifest for node, node_manifest in foreign.items() if not is_alike(node_manifest, newest)}
-    highest = max((each.uid for each in differing.values()), default=0)
+    highest = max((manifest_.uid for manifest_ in differing.values()), default=0)
     # One above the highest is left free: `_in_both` takes it for the step in between.
     if differing and highest + 1 >= newest.uid:
         newest = await _change(members, seeds, lambda answers: _with_higher_uid(together(answers), highest + 1))

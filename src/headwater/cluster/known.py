@@ -98,7 +98,7 @@ async def _newest(members: Members, node: Address) -> ClusterMap | None:
         # A member that is away keeps no other from being heard: it can't make the newest map older.
         maps = await asyncio.gather(*(_map(members, server) for server in cluster_map.servers), return_exceptions=True)
         # Another uuid is another bucket of the same name, whose revisions mean nothing here.
-        newer = [each for each in maps if isinstance(each, ClusterMap) and each.uuid == cluster_map.uuid]
+        newer = [map_ for map_ in maps if isinstance(map_, ClusterMap) and map_.uuid == cluster_map.uuid]
         newest = max((cluster_map, *newer), key=lambda each: each.version)
         if newest.version == cluster_map.version:
             return cluster_map

@@ -88,7 +88,10 @@ def _has_unknown(manifests: Sequence[NodeManifest], uid: int) -> bool:
     drop.
     """
     newest = [manifest for manifest in manifests if manifest.manifest.uid == uid]
-    collection, scope = max(each.next_collection for each in newest), max(each.next_scope for each in newest)
+    collection, scope = (
+        max(manifest_.next_collection for manifest_ in newest),
+        max(manifest_.next_scope for manifest_ in newest),
+    )
     return any(
         max(manifest.manifest.by_id(), default=0) >= collection
         or max(scope_.id for scope_ in manifest.manifest.scopes) >= scope

@@ -176,7 +176,7 @@ class Members:
     def waited_for(self, seconds: float) -> list[tuple[Address, float]]:
         """Return the nodes that have owed an answer for longer than `seconds`, each with its time."""
         owing = [(address, admin.waited_seconds) for address, admin in self._admins.items()]
-        return sorted(each for each in owing if each[1] > seconds)
+        return sorted(entry for entry in owing if entry[1] > seconds)
 
     @asynccontextmanager
     async def alone(
@@ -322,15 +322,15 @@ class Members:
             TransportError, StatusError: a node did not accept it; all others have it then.
         """
         maps = {**dict.fromkeys((*new_map.servers, *also), new_map), **instead}
-        refusals = await self._send_to({node: each for node, each in maps.items() if node in first})
+        refusals = await self._send_to({node: map_ for node, map_ in maps.items() if node in first})
         # The others get it even if one of the first refused: as many nodes as possible must know the newest map.
-        refusals += await self._send_to({node: each for node, each in maps.items() if node not in first})
+        refusals += await self._send_to({node: map_ for node, map_ in maps.items() if node not in first})
         if refusals:
             raise refusals[0]
 
     async def _send_to(self, maps: Mapping[Address, ClusterMap]) -> list[BaseException]:
         # All are waited for, whatever fails: whoever goes on after an error must have no map on its way any more.
-        results = await asyncio.gather(*(self.tell(node, each) for node, each in maps.items()), return_exceptions=True)
+        results = await asyncio.gather(*(self.tell(node, map_) for node, map_ in maps.items()), return_exceptions=True)
         return [result for result in results if result is not None]
 
     async def tell(self, address: Address, new_map: ClusterMap) -> None:

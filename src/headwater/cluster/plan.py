@@ -246,7 +246,7 @@ def _check_strays(survey: Survey, after: ClusterMap) -> None:
     for address, vbuckets in strays(survey, after).items():
         if damaged := [vb for vb in vbuckets if survey.has_lost_changes(vb, address, after.copies(vb))]:
             owner = survey.in_state(damaged[0], State.ACTIVE)[0]
-            sound_copy, damaged_copy = (survey.nodes[each].copy(damaged[0], ()) for each in (address, owner))
+            sound_copy, damaged_copy = (survey.nodes[node].copy(damaged[0], ()) for node in (address, owner))
             raise ClusterError(
                 f"{address} has copies of the vbuckets {vbucket_list(damaged)} that the map does not give it, with"
                 f" changes that are damaged at {owner}: vbucket {damaged[0]} is complete there up to seqno"

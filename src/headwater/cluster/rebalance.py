@@ -177,13 +177,13 @@ class Rebalance:
     async def _plan_and_revision(self) -> tuple[Plan, int]:
         survey = await self._members.survey((*self._seeds, *self._add))
         # Only the survey finds the names that belong to ports for TLS.
-        self._add, self._remove = (tuple(map(self._members.name_of, each)) for each in (self._add, self._remove))
+        self._add, self._remove = (tuple(map(self._members.name_of, nodes)) for nodes in (self._add, self._remove))
         self._tls_ports = survey.tls_ports
-        foreign_nodes = [each for each in self._remove if each not in survey.map.servers]
+        foreign_nodes = [node for node in self._remove if node not in survey.map.servers]
         views = await asyncio.gather(*map(self._members.view, foreign_nodes))
         strangers = dict(zip(foreign_nodes, views, strict=True))
         plan = make_plan(survey, add=self._add, remove=self._remove, replicas=self._replicas, strangers=strangers)
-        joining = [each for each in dict.fromkeys(self._add) if each not in survey.map.servers]
+        joining = [node for node in dict.fromkeys(self._add) if node not in survey.map.servers]
         former = [node for node in joining if _is_of(survey.nodes[node].map, survey.map)]
         owners = list(map(self._members.admin, survey.map.servers))
         await refuse_joining(owners, list(map(self._members.admin, joining)), former)

@@ -106,7 +106,7 @@ async def _promote(
             await asyncio.gather(*(publisher.change(vb, chain) for vb, chain in before.items()))
         raise
     # The map first: killed in between, the next run finds no owner, and these copies in front of their chains.
-    await asyncio.gather(*(_follow(publisher, each.vbucket, each.chosen) for each in promotions))
+    await asyncio.gather(*(_follow(publisher, promotion.vbucket, promotion.chosen) for promotion in promotions))
     for each in promotions:
         await members.admin(each.chosen).set_state(each.vbucket, State.ACTIVE)
 

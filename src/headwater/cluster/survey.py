@@ -130,7 +130,7 @@ class NodeView:
 
     def count(self, state: State) -> int:
         """Return the number of vbuckets in a state on this node."""
-        return sum(each is state for each in self.states.values())
+        return sum(other is state for other in self.states.values())
 
     def copy(self, vbucket: int, log: Log) -> Copy:
         """Return the node's copy of a vbucket with this failover log."""
@@ -228,7 +228,7 @@ class Survey:
         is_damaged = vbucket in node.damaged and node.states.get(vbucket) is State.ACTIVE
         if not is_damaged or not any(replica in gone for replica in replicas):
             return False
-        staying = (each for each in self.in_state(vbucket, *State) if each != owner and each not in gone)
+        staying = (node for node in self.in_state(vbucket, *State) if node != owner and node not in gone)
         copies = (self.nodes[copy].copy(vbucket, ()) for copy in staying)
         needed = node.seqnos.get(vbucket, 0)
         return not any(not copy.flaw and copy.complete >= needed for copy in copies)
@@ -239,13 +239,13 @@ class Survey:
 
         The owner's copy is complete only up to the damage.
         """
-        owners = [each for each in self.in_state(vbucket, State.ACTIVE) if vbucket in self.nodes[each].damaged]
+        owners = [node for node in self.in_state(vbucket, State.ACTIVE) if vbucket in self.nodes[node].damaged]
         if not owners:
             return False
-        copy, *other_copies = (self.nodes[each].copy(vbucket, ()) for each in (address, *staying) if each in self.nodes)
+        copy, *other_copies = (self.nodes[node].copy(vbucket, ()) for node in (address, *staying) if node in self.nodes)
         owner_seqnos = [self.nodes[owner].copy(vbucket, ()).complete for owner in owners]
         return not copy.flaw and copy.complete > max(
-            [*owner_seqnos, *(each.complete for each in other_copies if not each.flaw)]
+            [*owner_seqnos, *(copy_.complete for copy_ in other_copies if not copy_.flaw)]
         )
 
     def outsiders_owning(self, vbucket: int) -> list[Address]:
@@ -374,7 +374,7 @@ def rival(copies: Sequence[Copy]) -> Copy | None:
     can decide whose changes are to be given up: the operator must.
     """
     best_copy = best(copies)
-    return next((each for each in current(copies) if _are_apart(best_copy, each)), None)
+    return next((copy for copy in current(copies) if _are_apart(best_copy, copy)), None)
 
 
 def _are_apart(first: Copy, second: Copy) -> bool:

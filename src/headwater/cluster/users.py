@@ -124,7 +124,7 @@ async def _ask(members: Members, seeds: Sequence[Address]) -> _UserLists:
             raise answer
     if not lists:
         raise ClusterError("; ".join(away.values()), "start a member, or name one that runs")
-    shared_lists = [each for each in lists.values() if cluster and each.cluster == cluster]
+    shared_lists = [users for users in lists.values() if cluster and users.cluster == cluster]
     if cluster_map is None:
         cluster = lists[first].cluster
     together = replace(UserList.of_all(shared_lists or lists.values()), cluster=cluster)

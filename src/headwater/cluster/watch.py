@@ -61,7 +61,7 @@ class Watch:
         remaining = list(copies)
         if remaining:
             goal = await self._inquiry.owned_seqno(owner, vbucket)
-            await asyncio.gather(*(self._wait_until_level(vbucket, owner, each, goal) for each in remaining))
+            await asyncio.gather(*(self._wait_until_level(vbucket, owner, replica, goal) for replica in remaining))
 
     async def until_all_level(self, cluster_map: ClusterMap) -> None:
         """Return when all replicas of a map have on disk the changes that their owners have now.

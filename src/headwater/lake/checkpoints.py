@@ -175,12 +175,12 @@ def _removals_in(store: TableStore, path: str) -> Any:
 
 
 def _with_fields(removals_: Any) -> Any:
-    places = {each.name: number for number, each in enumerate(removals_.type)}
+    places = {column.name: number for number, column in enumerate(removals_.type)}
     arrays = [
-        removals_.field(places[each.name]).cast(each.type)
-        if each.name in places
-        else pa.nulls(len(removals_), each.type)
-        for each in REMOVE
+        removals_.field(places[column.name]).cast(column.type)
+        if column.name in places
+        else pa.nulls(len(removals_), column.type)
+        for column in REMOVE
     ]
     return pa.StructArray.from_arrays(arrays, fields=list(REMOVE))
 

@@ -216,8 +216,8 @@ class ObjectStore(TableStore):
             files = [entry for entry in entries if entry["type"] == "file" and entry["size"] is not None]
             paths = [(file["name"].rpartition("/")[2], file) for file in files]
             result = [
-                Listed(f"{folder}/{name}" if folder else name, int(each["size"]), _modified(each))
-                for name, each in paths
+                Listed(f"{folder}/{name}" if folder else name, int(entry["size"]), _modified(entry))
+                for name, entry in paths
                 if name
             ]
             return sorted(result, key=lambda each: each.path)

@@ -95,4 +95,4 @@ def _tables_below(place: str) -> Iterator[str]:
         if FOLDER in names:
             yield name
         else:
-            yield from (f"{name}/{each}" for each in names if FOLDER in store.folders(f"{name}/{each}"))
+            yield from (f"{name}/{folder}" for folder in names if FOLDER in store.folders(f"{name}/{folder}"))

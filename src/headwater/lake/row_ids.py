@@ -77,7 +77,7 @@ def new_properties(earlier: Mapping[str, str]) -> dict[str, str]:
     name = uuid.uuid4()
     names = {ID_COLUMN: f"_row-id-col-{name}", COMMIT_COLUMN: f"_row-commit-version-col-{name}"}
     going_on = {SUSPENDED: "false"} if SUSPENDED in earlier else {}
-    return {ENABLED: "true"} | going_on | {each: earlier.get(each) or text for each, text in names.items()}
+    return {ENABLED: "true"} | going_on | {option: earlier.get(option) or text for option, text in names.items()}
 
 
 def next_row(records: Mapping[str, str]) -> int:

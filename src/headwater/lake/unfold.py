@@ -129,8 +129,8 @@ def _widest(values: Iterable[Any]) -> str | None:
 
 def _merged(kinds: Iterable[Kind | None]) -> Kind | None:
     kind: Kind | None = None
-    for each in kinds:
-        kind = wider(kind, each)
+    for other in kinds:
+        kind = wider(kind, other)
     return kind
 
 
@@ -289,9 +289,9 @@ class JsonShape(TableShape):
         return next((kind for kind in fitting if ("integer", kind) in self.widenings), "integer")
 
     def _change(self, column: str, kind: Kind) -> None:
-        at = next(at for at, each in enumerate(self.described) if each["name"] == column)
+        at = next(at for at, field in enumerate(self.described) if field["name"] == column)
         self.described[at] = widened(self.described[at], kind)
-        self.added = [each for each in self.added if each["name"] != column] + [self.described[at]]
+        self.added = [field for field in self.added if field["name"] != column] + [self.described[at]]
         self.schema = arrow_schema(self.described)
 
     def _add_unplaced(self, documents: Sequence[dict[str, Any]], rest_by_row: dict[int, dict[str, Any]]) -> None:

@@ -557,13 +557,13 @@ def vacuum(
     live = {file.path.rpartition("/")[2] for file in state.files.values()}
     places = state.layout.folders
     listing = {folder: log.store.list(folder) for folder in (*places, FOLDER, index.FOLDER)}
-    unneeded = [each for place in places for each in listing[place] if _is_data(each) and _base(each) not in names]
-    unneeded += [each for each in listing[index.FOLDER] if _base(each).removesuffix(index.SUFFIX) not in live]
+    unneeded = [file for place in places for file in listing[place] if _is_data(file) and _base(file) not in names]
+    unneeded += [file for file in listing[index.FOLDER] if _base(file).removesuffix(index.SUFFIX) not in live]
     unneeded += [file for files in listing.values() for file in files if _is_half(file)]
     # The newest commit's own time comes from the same disk as the files' times, so a clock of ours that is ahead can't
     # make the files of a batch under way look old.
     if seconds is None:
-        oldest = min(oldest, max((each.modified for each in listing[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
+        oldest = min(oldest, max((file.modified for file in listing[FOLDER]), default=oldest) - UNDER_WAY_SECONDS)
     aged = [file for file in unneeded if file.modified < oldest]
     # Age alone does not do: a file that was written long ago may have been removed from the table a minute ago, and
     # readers of the version before still need it.
@@ -629,18 +629,18 @@ def _old_log(log: TableLog, now: float, listing: Sequence[Listed]) -> list[str]:
     oldest = now - seconds_of(log.state.properties.get("delta.logRetentionDuration"), LOG_RETENTION)
     # Commits, checkpoints and compactions all begin with the 20 digits of their version.
     numbered = [(int(_base(file)[:20]), file) for file in listing if _base(file)[:20].isdigit()]
-    young = {each.path for _, each in numbered if each.modified >= oldest}
+    young = {file.path for _, file in numbered if file.modified >= oldest}
     # A checkpoint that is young itself does not count: readers of a version within the retention may need the commits
     # below it.
     bases = [number for number, parts in checkpoints.complete(listing).items() if not young.intersection(parts)]
     # Only up to the checkpoint that this process began with: of that one it knows that it can be read.
     first = max((number for number in bases if number <= log.checkpointed), default=0)
-    first = min([first, *(number for number, each in numbered if each.path in young)])
+    first = min([first, *(number for number, file in numbered if file.path in young)])
     # After a feature was dropped the versions before that one go all at once or not at all (checkpointProtection).
     if first < int(log.state.properties.get("delta.requireCheckpointProtectionBeforeVersion", 0)):
         return []
-    old = [(number, each) for number, each in numbered if each.modified < oldest]
-    return [each.path for number, each in old if number < first or (number == first and _is_compaction(each))]
+    old = [(number, file) for number, file in numbered if file.modified < oldest]
+    return [file.path for number, file in old if number < first or (number == first and _is_compaction(file))]
 
 
 def _is_compaction(file: Listed) -> bool:
@@ -687,13 +687,13 @@ class Maintenance:
     def close(self, *, finish: bool = False, seconds: float | None = None) -> None:
         """End the thread. With `finish`, first commit the fold that is under way, if it ends within `seconds`."""
         self._closing, self.problem = True, ""
-        under_way: list[Future[Any]] = [each[1] for each in (self._folding, self._checkpoint) if each is not None]
+        under_way: list[Future[Any]] = [piece[1] for piece in (self._folding, self._checkpoint) if piece is not None]
         if finish and under_way:
             wait(under_way, seconds)
             self.step()
         # Work that has not begun is dropped. What runs in this thread is waited for, since threads can't be ended.
-        for each in under_way:
-            each.cancel()
+        for future in under_way:
+            future.cancel()
         self._thread.shutdown()
 
     def _fold(self) -> bool:
@@ -802,7 +802,7 @@ def history(log: TableLog, count_max: int = 50) -> list[dict[str, Any]]:
         except FileNotFoundError:
             break
         infos = (json.loads(line).get("commitInfo") for line in text.splitlines() if b'"commitInfo"' in line)
-        info: dict[str, Any] = next((each for each in infos if each), {})
+        info: dict[str, Any] = next((entry for entry in infos if entry), {})
         empty = {"timestamp": 0, "operation": "", "operationMetrics": {}}
         commits.append({"version": version} | empty | info)
     return commits

@@ -70,7 +70,7 @@ class Lag:
         )
         if not self.vbuckets:
             return f"{self.query}: level{ownerless}"
-        worst = ", ".join(f"vbucket {each.vbucket} by {each.changes:,}" for each in self.worst)
+        worst = ", ".join(f"vbucket {backlog.vbucket} by {backlog.changes:,}" for backlog in self.worst)
         lag_text = f"{self.changes:,} changes and {self.seconds:.1f} s behind in {self.vbuckets} vbuckets"
         return f"{self.query}: {lag_text}: {worst}{ownerless}"
 

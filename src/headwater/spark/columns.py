@@ -37,7 +37,7 @@ def arrow_type(kind: str) -> Any:
     if not kind.startswith("struct<"):
         return ARROW[kind]
     pairs = (pair.split(":") for pair in kind.removeprefix("struct<").removesuffix(">").split(","))
-    return pa.struct([(name, ARROW[each]) for name, each in pairs])
+    return pa.struct([(name, ARROW[type_]) for name, type_ in pairs])
 
 
 @dataclass

@@ -16,7 +16,9 @@ from headwater.errors import OptionError
 from headwater.lake.versions import VERSION
 from headwater.wire.event_columns import EVENT_COLUMNS
 
-COLUMNS: dict[str, tuple[str, str]] = {each.name: (each.spark, each.meaning) for each in EVENT_COLUMNS if each.spark}
+COLUMNS: dict[str, tuple[str, str]] = {
+    column.name: (column.spark, column.meaning) for column in EVENT_COLUMNS if column.spark
+}
 """Column -> (type in Spark, meaning), in the order of the schema; all nullable."""
 
 

@@ -115,7 +115,7 @@ def write(
                 part_rows = list(rows(batch.slice(start, ROWS_PER_CALL), names))
                 counts_, refusals = task.write(part_rows)
                 if not planned.is_same_bucket(client.map):  # each call goes to one; this one went to another
-                    raise BucketMadeAnew(settings.url, *((each.uuid, each.vbuckets) for each in (planned, client.map)))
+                    raise BucketMadeAnew(settings.url, *((map_.uuid, map_.vbuckets) for map_ in (planned, client.map)))
                 total += counts_
                 if letters is not None:
                     letters.add(refusals)

@@ -24,8 +24,8 @@ __all__ = [
 ]  # fmt: skip
 
 WORKS: dict[str, type[DeclaredWork]] = {
-    each.KIND: each
-    for each in (
+    work.KIND: work
+    for work in (
         SpreadVbuckets, FailOver, Compact, Flush, CreateBucket, DropBucket, SetQuota, SetHistory, CreateCollection,
         AlterCollection, DropCollection, InitCluster, EncryptCluster, PromoteReplicas,
     )

@@ -120,7 +120,7 @@ class EncryptCluster(DeclaredWork):
     async def plan(self, members: Members, seeds: Sequence[Address]) -> WorkPlan:
         """Return a line with the use of TLS among the nodes, before and after the change."""
         map_ = (await members.survey(seeds)).map
-        old, new = ("by" if each else "without" for each in (map_.encrypted, self.encrypted))
+        old, new = ("by" if encrypts else "without" for encrypts in (map_.encrypted, self.encrypted))
         return WorkPlan((f"The {len(map_.servers):,} nodes call each other {old} TLS now, and then {new} TLS",))
 
     async def run(self, members: Members, seeds: Sequence[Address], run: WorkRun) -> WorkOutcome:

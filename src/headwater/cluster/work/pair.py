@@ -98,7 +98,7 @@ class PromoteReplicas(DeclaredWork):
         return WorkOutcome(f"done: {served:,} changes of history are served", facts)
 
     def _work_plan(self, plan: PromotionPlan) -> WorkPlan:
-        lives = "".join(f", {len(each):,} made dead on {node}" for node, each in plan.owned.items())
+        lives = "".join(f", {len(vbuckets):,} made dead on {node}" for node, vbuckets in plan.owned.items())
         accepted_lines = (f"accepted ({refusal}): {problem}" for refusal, problem in plan.accepted.items())
         line = f"to become active: {several(len(plan.vbuckets), 'vbucket')} of {self.node}{lives}"
         return WorkPlan((line, *accepted_lines), self._facts_of(plan))

@@ -66,7 +66,7 @@ class SpreadVbuckets(DeclaredWork):
     @property
     def title(self) -> str:
         """The work in a few words."""
-        parts = [f"add {each}" for each in self.add] + [f"remove {each}" for each in self.remove]
+        parts = [f"add {node}" for node in self.add] + [f"remove {node}" for node in self.remove]
         parts += [f"{self.replicas} replicas"] * (self.replicas is not None)
         return f"Rebalance: {', '.join(parts) or 'spread evenly'}"
 
@@ -239,7 +239,7 @@ def _check_losses(confirmed_plan: WorkPlan | None, plan: FailoverPlan) -> None:
     ]
     new_losses += [f"vbucket {vb} begins anew, empty" for vb in facts["anew"] if vb not in confirmed_plan.facts["anew"]]
     new_losses += [
-        problem for each, problem in facts["accepted"].items() if each not in confirmed_plan.facts["accepted"]
+        problem for name, problem in facts["accepted"].items() if name not in confirmed_plan.facts["accepted"]
     ]
     if new_losses:
         raise ClusterError(
@@ -254,7 +254,7 @@ def _losses(plan: FailoverPlan) -> tuple[str, ...]:
     lossy = plan.losses.items()
     return (
         *accepted_lines,
-        *(f"vbucket {vb} of {each.chosen} {'; '.join(each.losses.values())}" for vb, each in lossy),
+        *(f"vbucket {vb} of {promotion.chosen} {'; '.join(promotion.losses.values())}" for vb, promotion in lossy),
     )
 
 

@@ -253,7 +253,7 @@ class RemoveUser(WorkOnUser):
 
 
 USER_WORKS: dict[str, type[WorkOnUser]] = {
-    each.KIND.rpartition("-")[2]: each for each in (AddUser, ChangeRoles, ChangePassword, RemoveUser)
+    work.KIND.rpartition("-")[2]: work for work in (AddUser, ChangeRoles, ChangePassword, RemoveUser)
 }
 """The kinds of work on users by the names of their commands, which are those in addresses of pages as well."""
 

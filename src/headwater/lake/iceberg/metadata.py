@@ -127,14 +127,15 @@ def with_schema(
 
 def with_property(metadata: Metadata, name: str, value: str | None) -> Metadata:
     """Return metadata in which the table has a property; None for none of this name."""
-    properties = {each: text for each, text in metadata["properties"].items() if each != name}
+    properties = {other: text for other, text in metadata["properties"].items() if other != name}
     return metadata | {"properties": properties | ({} if value is None else {name: value})}
 
 
 def current_snapshot(metadata: Metadata) -> dict[str, Any] | None:
     """Return the current snapshot; None if there is none."""
     return next(
-        (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"]), None
+        (snapshot for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] == metadata["current-snapshot-id"]),
+        None,
     )
 
 
@@ -198,7 +199,9 @@ def without_old(metadata: Metadata, oldest_ms: int, now_ms: int, before: str | N
     """
     current = metadata["current-snapshot-id"]
     snapshots = [
-        each for each in metadata["snapshots"] if each["timestamp-ms"] >= oldest_ms or each["snapshot-id"] == current
+        snapshot
+        for snapshot in metadata["snapshots"]
+        if snapshot["timestamp-ms"] >= oldest_ms or snapshot["snapshot-id"] == current
     ]
     if len(snapshots) == len(metadata["snapshots"]):
         return None
@@ -211,7 +214,7 @@ def _of_snapshots(metadata: Metadata, snapshots: Sequence[Mapping[str, Any]]) ->
     schemas = {metadata["current-schema-id"], *(snapshot.get("schema-id") for snapshot in snapshots)}
     return metadata | {
         "snapshots": list(snapshots),
-        "snapshot-log": [each for each in metadata["snapshot-log"] if each["snapshot-id"] in numbers],
+        "snapshot-log": [entry for entry in metadata["snapshot-log"] if entry["snapshot-id"] in numbers],
         "refs": {name: ref for name, ref in metadata["refs"].items() if ref["snapshot-id"] in numbers},
         "schemas": [schema for schema in metadata["schemas"] if schema["schema-id"] in schemas],
     }

@@ -336,8 +336,8 @@ class _Publication:
             loaded = self._head.loaded
             if loaded is None:
                 loaded = loaded_manifests(self._store, snapshot) if snapshot else []
-                for each in {entry.path for manifest in loaded for entry in manifest.entries if _is_vector(entry)}:
-                    self._sources |= sources_of(self._store, each)
+                for path in {entry.path for manifest in loaded for entry in manifest.entries if _is_vector(entry)}:
+                    self._sources |= sources_of(self._store, path)
             return before, loaded
         # Whatever is lost of the Iceberg table can be made from the log again; only an outage, which may pass, goes on
         # to the caller.
@@ -571,15 +571,17 @@ class _Publication:
     def _summary(self, loaded: Sequence[LoadedManifest]) -> dict[str, str]:
         own_manifests = [manifest.manifest for manifest in loaded if manifest.manifest.snapshot == self._snapshot]
         by_kind = {kind: [manifest for manifest in own_manifests if manifest.content is kind] for kind in Content}
-        added_count, removed_count = (sum(each.files[status] for each in by_kind[Content.DATA]) for status in (1, 2))
-        vectors_changed = sum(each.files[1] + each.files[2] for each in by_kind[Content.DELETES])
+        added_count, removed_count = (
+            sum(manifest.files[status] for manifest in by_kind[Content.DATA]) for status in (1, 2)
+        )
+        vectors_changed = sum(manifest.files[1] + manifest.files[2] for manifest in by_kind[Content.DELETES])
         live = [entry for manifest in loaded for entry in manifest.entries]
         totals = {kind: [entry for entry in live if min(entry.content, 1) == kind] for kind in Content}
         numbers = {
             "added-data-files": added_count,
             "deleted-data-files": removed_count,
-            "added-records": sum(each.rows[1] for each in by_kind[Content.DATA]),
-            "deleted-records": sum(each.rows[2] for each in by_kind[Content.DATA]),
+            "added-records": sum(manifest.rows[1] for manifest in by_kind[Content.DATA]),
+            "deleted-records": sum(manifest.rows[2] for manifest in by_kind[Content.DATA]),
             "total-data-files": len(totals[Content.DATA]),
             "total-records": sum(entry.rows for entry in totals[Content.DATA]),
             "total-delete-files": len(totals[Content.DELETES]),

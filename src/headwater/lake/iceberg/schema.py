@@ -137,7 +137,7 @@ def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None, file
     if columns is not None:
         names = {ROW_ID: columns.row, LAST_UPDATED: columns.sequence, OF_DELTA_ALONE: columns.commit}
         mapped += [_mapped(number, name, "long") for number, name in names.items()]
-    mapped_names = {each["names"][0] for each in mapped}
+    mapped_names = {entry["names"][0] for entry in mapped}
     unmapped = [name for name in dict.fromkeys(file_names) if name not in mapped_names]
     mapped += [_mapped(OF_DELTA_ALONE - 1 - place, name, "long") for place, name in enumerate(unmapped)]
     return json.dumps(mapped, ensure_ascii=False)
@@ -145,7 +145,7 @@ def name_mapping(fields: Sequence[Field], columns: IdColumns | None = None, file
 
 def mapped_names(mapping: str) -> list[str]:
     """Return the names of columns in a mapping that `name_mapping` made."""
-    return [name for each in json.loads(mapping) for name in each["names"]]
+    return [name for entry in json.loads(mapping) for name in entry["names"]]
 
 
 def _mapped(number: int, name: str, kind: Any) -> dict[str, Any]:
