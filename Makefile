@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n 3 -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults readers mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake bench-scale docs docs-site docs-serve lock clean
+.PHONY: help setup demo model world linearizable attack disk-battery power-cuts lake-faults auto-cdc readers mutants spark-faults interop console-test first-day bad-typing test again test-on coverage check lint format types imports warm bench bench-lake bench-scale docs docs-site docs-serve lock clean
 .PHONY: linearizable man dist dist-test deploy-test weights faults guides
 
 help: ## list the recipes
@@ -64,6 +64,11 @@ FORMAT ?= delta
 
 lake-faults: $(READY) warm ## scenarios of faults against the mirror, SEEDS=0-199 ENGINE=local or spark FORMAT=delta, iceberg or delta,iceberg; those in artifacts/ are not run again
 	@$(RUN) $(BIN)/python -m harness.lake_faults --seeds $(SEEDS) --engine $(ENGINE) --format $(FORMAT)
+
+CDC_SEEDS ?= 0-99
+
+auto-cdc: $(READY) warm ## tables of type 1 and 2 through failovers that took changes back, against a ledger: CDC_SEEDS=0-99 SPARK=sc://127.0.0.1:15002 for Spark's own Auto CDC
+	@$(RUN) $(BIN)/python -m harness.auto_cdc --seeds $(CDC_SEEDS) $(if $(SPARK),--spark $(SPARK))
 
 readers: $(READY) warm ## tables of every kind, read by every reader that can be had: environments of their own in artifacts/readers (1.5 GB), then the page of the docs
 	@$(BIN)/python -m harness.readers setup && $(RUN) $(BIN)/python -m harness.readers run && $(BIN)/python tools/write_readers.py

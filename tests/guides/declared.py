@@ -27,6 +27,14 @@ DECLARED: dict[str, dict[str, Way]] = {
     "docs/states.md": {"stateDiagram-v2": DRAWING},
     "docs/storage.md": {"": FORMAT},
     "docs/tutorial.md": {"$ python3 -m venv": Elsewhere("tools/install_test.py"), "$": Typed()},
+    "docs/howto/auto-cdc.md": {
+        "name: orders": Elsewhere(
+            "tests/harness/auto_cdc/test_spark.py::test_the_program_has_ten_lines_and_is_the_one_of_the_guide"
+        ),
+        "from pyspark import pipelines": Elsewhere(
+            "tests/harness/auto_cdc/test_spark.py::test_the_program_defines_two_flows_with_columns_of_the_source"
+        ),
+    },
     "docs/howto/backup.md": {
         "headwater backup create ./backups --node": Typed(),
         "select key, value": Typed(),

@@ -150,4 +150,5 @@ class FakeBatches:
 
 def _records(vb: int, seqnos: list[int]) -> pa.RecordBatch:
     blank = {field.name: b"" if field.type == pa.binary() else 0 for field in SCHEMA} | {"opcode": 0x57}
-    return pa.RecordBatch.from_pylist([blank | {"vbucket": vb, "seqno": seqno} for seqno in seqnos], schema=SCHEMA)
+    rows = [blank | {"vbucket": vb, "seqno": seqno, "key": b"k%d" % seqno} for seqno in seqnos]
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

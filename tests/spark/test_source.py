@@ -111,6 +111,21 @@ def test_a_lost_branch_is_announced_before_what_replaces_it(bucket: Node, drain:
     assert drain(bucket.url) == []
 
 
+def test_a_lost_branch_comes_as_rows_that_undo_it_where_a_folder_is_given(
+    bucket: Node, drain: Drain, tmp_path: Path
+) -> None:
+    options = {"undoFolder": str(tmp_path / "undo"), "keyFormat": "string"}
+
+    def lost() -> None:
+        write(bucket, ["b"])
+        assert [row.sequence.generation for _, row in drain(bucket.url, **options)] == [0, 0]
+
+    write(bucket, ["a"])
+    diverge(bucket, lost=lost)
+    rows = [row for _, row in drain(bucket.url, **options)]
+    assert [(row.event, row.key, row.sequence.generation) for row in rows] == [("deletion", "b", 1)]
+
+
 def test_rollback_policy_fail_ends_the_query_with_the_numbers(bucket: Node, drain: Drain) -> None:
     def lost() -> None:
         write(bucket, [f"b{i}" for i in range(40)])

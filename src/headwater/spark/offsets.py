@@ -10,6 +10,7 @@ micro-batch, and ten milliseconds later another one, for ever. So there is one w
   seqno;
 * `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here;
 * `dataLoss` only when deletions were purged before they were read: {"7": 120}, vbucket and last purged seqno;
+* `generations` only for a reader that undoes rollbacks: {"7": 2}, vbucket and how often it rolled back (undo.py);
 * `completeUntil` only when it is known: the time, as a CAS, up to which nothing is missing here (client/complete.py);
 * `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. A seqno
   covers the changes of that choice only, so no reader may continue with another.
@@ -45,6 +46,7 @@ class Offset:
         latest: True for the symbolic start "newest", without positions.
         coverage: the collections that were read, by id; None for the default one alone.
         losses: those of `rollbacks` whose reader missed purged deletions: vbucket to the last purged seqno.
+        generations: how often delivered changes were taken back, by vbucket; one that is missing never was.
         complete_until: no change that is missing here has a CAS at or below this one; 0 if that is not known.
     """
 
@@ -54,6 +56,7 @@ class Offset:
     coverage: Coverage | None = None
     losses: Mapping[int, int] = field(default_factory=dict)
     complete_until: int = 0
+    generations: Mapping[int, int] = field(default_factory=dict)
 
     def position(self, vbucket: int) -> Position:
         """Return the position in one vbucket."""
@@ -70,6 +73,8 @@ class Offset:
             fields["rollback"] = sorted(self.rollbacks)
         if self.losses:
             fields["dataLoss"] = {str(vb): self.losses[vb] for vb in sorted(self.losses)}
+        if self.generations:
+            fields["generations"] = {str(vb): self.generations[vb] for vb in sorted(self.generations)}
         if self.complete_until:
             fields["completeUntil"] = self.complete_until
         if self.coverage is not None:
@@ -90,11 +95,17 @@ class Offset:
         rollbacks = frozenset(_vbucket("offset", vbucket) for vbucket in fields.get("rollback", ()))
         covered = fields.get("collections")
         coverage = None if covered is None else Coverage.from_json(covered)
-        losses_read = fields.get("dataLoss", {})
-        losses = {_vbucket("offset", vb): _u64("offset", seqno) for vb, seqno in losses_read.items()}
+        losses = _numbers(fields.get("dataLoss", {}))
+        generations = _numbers(fields.get("generations", {}))
         until = _u64("offset", fields.get("completeUntil", 0))
         positions = parse_positions("offset", fields.get("vb"))
-        return cls(positions, rollbacks, coverage=coverage, losses=losses, complete_until=until)
+        return cls(
+            positions, rollbacks, coverage=coverage, losses=losses, complete_until=until, generations=generations
+        )
+
+
+def _numbers(entries: Mapping[str, object]) -> dict[int, int]:
+    return {_vbucket("offset", vb): _u64("offset", number) for vb, number in entries.items()}
 
 
 def _untouched(position: Position) -> bool:

@@ -250,6 +250,17 @@ class SourceSettings:
         **FLAG,
         example="true",
     )
+    undo_folder: str | None = option(
+        None,
+        "For a flow that applies changes by key (Auto CDC, MERGE): a folder of this query alone that the driver and "
+        "all executors see. The source notes there the keys that it delivered; a rollback then comes as the rows that "
+        "undo it, upserts and deletions, instead of a `rollback` row, and each row has `sequence`, a struct of "
+        "`generation` and `seqno` that orders the versions of a key right across failovers.",
+        read=_url,
+        allowed="a path without spaces",
+        uses="streaming",
+        example="/data/orders-undo",
+    )
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
 

@@ -36,6 +36,7 @@ class Range:
         snapshot_end: the seqno up to which the branch must be the node's history for the range to be what was planned.
         rollback: True if a `rollback` row (to `start_seqno`) comes first.
         purged: if deletions were purged before they were read, the last purged seqno. 0 after a failover.
+        generation: how often delivered changes of the vbucket were taken back, if that is counted.
     """
 
     vbucket: int
@@ -45,6 +46,7 @@ class Range:
     snapshot_end: int
     rollback: bool = False
     purged: int = 0
+    generation: int = 0
 
     @property
     def cost(self) -> int:
@@ -64,6 +66,7 @@ def plan(
     held_points: HeldPoints | None = None,
     changes_max: int | None = None,
     targets: Mapping[int, int] | None = None,
+    counts: bool = False,
 ) -> Offset:
     """Return the end of the batch that starts at `start`; `start` itself if there is nothing to do.
 
@@ -73,6 +76,7 @@ def plan(
         held_points: further points to return to, if any are remembered.
         changes_max: the most changes. A replacement of a lost branch is not cut: it comes in addition.
         targets: seqnos to stop at, by vbucket (a vbucket missing here gets nothing new); None for no bound.
+        counts: True to count, in the offset, how often each vbucket rolled back.
     """
     moves = {vb: _move(start, histories[vb], held_points, vb, targets) for vb in sorted(histories)}
     room = None if changes_max is None else changes_max - sum(move.owed for move in moves.values())
@@ -85,7 +89,16 @@ def plan(
         positions[vb] = _end(start, move, ends[vb], histories[vb], vb)
     rolled_back = frozenset(vb for vb, move in moves.items() if move.lost)
     losses = {vb: move.purged for vb, move in moves.items() if move.purged}
-    return Offset({vb: positions[vb] for vb in sorted(positions)}, rolled_back, coverage=start.coverage, losses=losses)
+    generations = dict(start.generations)
+    if counts:
+        generations |= {vb: generations.get(vb, 0) + 1 for vb in rolled_back}
+    return Offset(
+        {vb: positions[vb] for vb in sorted(positions)},
+        rolled_back,
+        coverage=start.coverage,
+        losses=losses,
+        generations=generations,
+    )
 
 
 def settled(end: Offset, histories: Mapping[int, BranchHistory]) -> Offset:
@@ -102,7 +115,8 @@ def settled(end: Offset, histories: Mapping[int, BranchHistory]) -> Offset:
     }
     positions = dict(end.positions) | settled_positions
     if not end.rollbacks - settled_positions.keys() and positions != end.positions:
-        return Offset({vb: positions[vb] for vb in sorted(positions)}, coverage=end.coverage)
+        ordered = {vb: positions[vb] for vb in sorted(positions)}
+        return Offset(ordered, coverage=end.coverage, generations=end.generations)
     return end
 
 
@@ -183,8 +197,16 @@ def _range(vb: int, start: Offset, end: Offset) -> Range | None:
         return None  # not moved; its snapshot start tells of an earlier batch
     if after.seqno == after.snapshot_start and not rollback:
         return None  # idle; only its history got a new name, or was found complete
-    purge_seqno = end.losses.get(vb, 0)
-    return Range(vb, after.vb_uuid, after.snapshot_start, after.seqno, after.snapshot_end, rollback, purge_seqno)
+    return Range(
+        vb,
+        after.vb_uuid,
+        after.snapshot_start,
+        after.seqno,
+        after.snapshot_end,
+        rollback,
+        end.losses.get(vb, 0),
+        end.generations.get(vb, 0),
+    )
 
 
 def pack(parts: Iterable[Range], partitions: int) -> list[Sequence[Range]]:

@@ -158,11 +158,9 @@ class Planning:
             ).to_json()
         self._start_offset = self._start_offset or start_offset
         self.held.record(start_offset.positions, self._histories, start_offset.rollbacks)
-        end = plan(start_offset, self._histories, held_points=self.held, changes_max=changes_max, targets=self.targets)
+        end = self._plan(start_offset, changes_max)
         if end is start_offset and self._goes_further(start_offset):
-            end = plan(
-                start_offset, self._histories, held_points=self.held, changes_max=changes_max, targets=self.targets
-            )
+            end = self._plan(start_offset, changes_max)
         self._idle = end is start_offset
         if end is start_offset:
             settled_offset = settled(start_offset, self._histories) if self._settles() else start_offset
@@ -175,6 +173,16 @@ class Planning:
         check_loss(start_offset, end, fails=self.settings.fail_on_data_loss)
         check(self.settings.rollback_policy, start_offset, end)
         return self._complete(end, start_offset).to_json()
+
+    def _plan(self, start_offset: Offset, changes_max: int | None) -> Offset:
+        return plan(
+            start_offset,
+            self._histories,
+            held_points=self.held,
+            changes_max=changes_max,
+            targets=self.targets,
+            counts=self.settings.undo_folder is not None,
+        )
 
     def _complete(self, end: Offset, start_offset: Offset) -> Offset:
         """Return an offset with the time until which it lacks no change: that of `start_offset` or a later one."""

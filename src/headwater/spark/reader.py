@@ -52,6 +52,7 @@ def read(
     reached: dict[int, tuple[int, int]] | None = None,
     had: Mapping[int, Position] | None = None,
     kept_seqnos: dict[int, int] | None = None,
+    begins_again: bool | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of one Spark partition as Arrow batches; rollback rows first.
 
@@ -74,6 +75,7 @@ def read(
             as far as the history of that position still stands. None: all rows are wanted.
         kept_seqnos: vbuckets of which all rows are wanted in spite of `had`; filled with the seqno up to which the
             history of that position still stands, before the first row of the vbucket is yielded.
+        begins_again: True to repair the case that the planner can't see, also with `unread`; None: without it alone.
 
     Raises:
         TransportError, StatusError: there was no progress for `retrySeconds`.
@@ -83,7 +85,7 @@ def read(
     """
     maker = RowMaker(names, settings.key_format, settings.value_format, settings.transaction_records)
     task = _Task(settings, maker, parts)
-    task.begins_again = unread is None
+    task.begins_again = unread is None if begins_again is None else begins_again
     task.unread = set() if unread is None else unread
     task.purged = {} if purge_seqnos is None else purge_seqnos
     task.dropped = set() if dropped is None else dropped

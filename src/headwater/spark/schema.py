@@ -41,6 +41,11 @@ OF_BEFORES: dict[str, tuple[str, str]] = {
 }
 """Additional columns of the option `before`, behind all others."""
 
+OF_UNDOING: dict[str, tuple[str, str]] = {
+    "sequence": ("struct<generation:bigint,seqno:bigint>", "orders the versions of a key, also across failovers"),
+}
+"""The additional column of the option `undoFolder`, the last one."""
+
 ON_REQUEST: dict[str, tuple[str, str]] = {
     "collection_id": ("bigint", "id of the collection, 32 bits unsigned; never given twice, as a name may be"),
 }
@@ -48,7 +53,12 @@ ON_REQUEST: dict[str, tuple[str, str]] = {
 
 
 def types(
-    key_format: str = "binary", value_format: str = "binary", *, collections: bool = False, befores: bool = False
+    key_format: str = "binary",
+    value_format: str = "binary",
+    *,
+    collections: bool = False,
+    befores: bool = False,
+    undoes: bool = False,
 ) -> dict[str, str]:
     """Return column -> type in Spark.
 
@@ -56,17 +66,24 @@ def types(
         key_format, value_format: the types of key and value, "binary" or "string".
         collections: True if collections are chosen, which adds their columns.
         befores: True if changes come with the version that they replaced, which adds three columns.
+        undoes: True if a rollback comes as the rows that undo it, which adds a column.
     """
     columns = COLUMNS | (OF_COLLECTIONS if collections else {}) | (OF_BEFORES if befores else {})
+    columns |= OF_UNDOING if undoes else {}
     types_by_name = {name: kind for name, (kind, _) in columns.items()} | {"key": key_format, "value": value_format}
     return types_by_name | ({"before": _struct(value_format)} if befores else {})
 
 
 def ddl(
-    key_format: str = "binary", value_format: str = "binary", *, collections: bool = False, befores: bool = False
+    key_format: str = "binary",
+    value_format: str = "binary",
+    *,
+    collections: bool = False,
+    befores: bool = False,
+    undoes: bool = False,
 ) -> str:
     """Return the schema in Spark's spelling; the arguments are those of `types`."""
-    kinds = types(key_format, value_format, collections=collections, befores=befores)
+    kinds = types(key_format, value_format, collections=collections, befores=befores, undoes=undoes)
     return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
 
@@ -77,6 +94,7 @@ def choose(
     *,
     collections: bool = False,
     befores: bool = False,
+    undoes: bool = False,
 ) -> tuple[str, ...]:
     """Check a schema that the user gave with `.schema(...)`: some of our columns, in any order.
 
@@ -86,16 +104,16 @@ def choose(
     Args:
         columns_wanted: (name, type in Spark's spelling).
         key_format, value_format: "binary" or "string".
-        collections, befores: as for `types`.
+        collections, befores, undoes: as for `types`.
 
     Raises:
         OptionError: an unknown column, or one of another type.
     """
-    our_columns = types(key_format, value_format, collections=collections, befores=befores)
+    our_columns = types(key_format, value_format, collections=collections, befores=befores, undoes=undoes)
     our_columns |= {name: kind for name, (kind, _) in (ON_REQUEST if collections else {}).items()}
     for name, kind in columns_wanted:
         if our_columns.get(name) != kind:
-            columns = ddl(key_format, value_format, collections=collections, befores=befores)
+            columns = ddl(key_format, value_format, collections=collections, befores=befores, undoes=undoes)
             allowed = f"a column of the dcp source: {columns}"
             raise OptionError("schema", f"{name} {kind}", allowed)
     return tuple(name for name, _ in columns_wanted)

@@ -45,6 +45,9 @@ def parse(user_options: Mapping[str, str], *, streaming: bool | None = None) -> 
     settings = SourceSettings(**values)
     if settings.scope is not None and settings.collections is not None:
         raise OptionError("scope", settings.scope, "given without collections: it is one or the other")
+    if settings.undo_folder is not None and settings.min_persisted is not None:
+        allowed = "possible together with minPersisted: a vbucket that rolled back is read up to its end"
+        raise OptionError("undoFolder", settings.undo_folder, allowed)
     if streaming is False and settings.starting_offsets.latest:
         raise OptionError("startingOffsets", "latest", "possible for a batch read, which would be empty")
     return settings

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import HistoryChanged
 from headwater.protocol.dcp.coverage import Coverage
+from headwater.protocol.dcp.position import Position
 from headwater.spark.brief import brief, brief_rows
 from headwater.spark.garbage import set_aside
 from headwater.spark.nodes import KnownNodes, SourceNodes
@@ -28,6 +29,9 @@ from headwater.spark.planning import Planning, check, check_ends, check_fits, ch
 from headwater.spark.schema import choose, ddl
 from headwater.spark.settings import SourceSettings, parse
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter
+
+NOWHERE: Mapping[int, Position] = {}
+"""The positions of ranges none of which rolls back."""
 
 
 class DcpDataSource(DataSource):
@@ -49,7 +53,8 @@ class DcpDataSource(DataSource):
         """Return all columns as Spark's DDL; every option is checked here, as early as Spark allows."""
         settings = parse(self.options)
         formats = settings.key_format, settings.value_format
-        return ddl(*formats, collections=settings.chooses, befores=settings.before)
+        undoes = settings.undo_folder is not None
+        return ddl(*formats, collections=settings.chooses, befores=settings.before, undoes=undoes)
 
     @brief
     def reader(self, schema: StructType) -> DcpBatchReader:
@@ -75,10 +80,17 @@ class DcpDataSource(DataSource):
 class DcpPartition(InputPartition):
     """The input of one task."""
 
-    def __init__(self, parts: Sequence[Range], known: KnownNodes, coverage: Coverage | None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Range],
+        known: KnownNodes,
+        coverage: Coverage | None,
+        positions: Mapping[int, Position] = NOWHERE,
+    ) -> None:
         self.parts: tuple[Range, ...] = tuple(parts)
         self.known: KnownNodes = known
         self.coverage: Coverage | None = coverage
+        self.positions: Mapping[int, Position] = positions
 
 
 class _Reading:
@@ -89,7 +101,11 @@ class _Reading:
         column_types = [(column.name, column.dataType.simpleString()) for column in schema.fields]
         formats = settings.key_format, settings.value_format
         self.names: tuple[str, ...] = choose(
-            column_types, *formats, collections=settings.chooses, befores=settings.before
+            column_types,
+            *formats,
+            collections=settings.chooses,
+            befores=settings.before,
+            undoes=settings.undo_folder is not None,
         )
         self.partitions_wanted: int = settings.partitions or slots or os.cpu_count() or 1
 
@@ -108,13 +124,20 @@ class _Reading:
         # Spark turns "no partitions" into one without content.
         if isinstance(partition, DcpPartition):
             settings = replace(partition.known.for_task(self.settings), coverage=partition.coverage)
-            yield from self.rows_of(settings, partition.parts)
+            yield from self.rows_of(settings, partition.parts, partition.positions)
         set_aside()
 
-    def rows_of(self, settings: SourceSettings, parts: Sequence[Range]) -> Iterator[Any]:
+    def rows_of(
+        self, settings: SourceSettings, parts: Sequence[Range], positions: Mapping[int, Position]
+    ) -> Iterator[Any]:
         """Yield the rows of these ranges. Rows that could not be read are planned again, at the start of the next
         batch.
         """
+        if settings.undo_folder is not None:
+            from headwater.spark.undo import read_undoing  # noqa: PLC0415 -- Arrow and kernels: for tasks only
+
+            yield from read_undoing(settings, self.names, parts, positions)
+            return
         from headwater.spark.reader import read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
         yield from read(settings, self.names, parts)
@@ -146,7 +169,9 @@ class DcpBatchReader(_Reading, DataSourceReader):
         check(self.settings.rollback_policy, start, end)
         return self.packed([] if end is start else ranges(start, end), known, coverage)
 
-    def rows_of(self, settings: SourceSettings, parts: Sequence[Range]) -> Iterator[Any]:
+    def rows_of(
+        self, settings: SourceSettings, parts: Sequence[Range], positions: Mapping[int, Position] = NOWHERE
+    ) -> Iterator[Any]:
         """Yield the rows of these ranges.
 
         Raises:
@@ -156,9 +181,9 @@ class DcpBatchReader(_Reading, DataSourceReader):
         from headwater.spark.reader import further, read  # noqa: PLC0415 -- Arrow and kernels: for tasks only
 
         unread_vbuckets, purge_seqnos = set[int](), dict[int, int]()
-        positions = further(settings) if settings.ending_seqnos is None else None
+        further_positions = further(settings) if settings.ending_seqnos is None else None
         yield from read(
-            settings, self.names, parts, unread=unread_vbuckets, purge_seqnos=purge_seqnos, reached=positions
+            settings, self.names, parts, unread=unread_vbuckets, purge_seqnos=purge_seqnos, reached=further_positions
         )
         if unread_vbuckets:
             raise HistoryChanged(sorted(unread_vbuckets), purge_seqnos)
@@ -205,8 +230,19 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
     @brief
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch from its two offsets alone, so that a restart plans the same."""
-        until = Offset.from_json(end)
-        return self.packed(ranges(Offset.from_json(start), until), self.planning.nodes.known(), until.coverage)
+        since, until = Offset.from_json(start), Offset.from_json(end)
+        inputs = self.packed(ranges(since, until), self.planning.nodes.known(), until.coverage)
+        if self.settings.undo_folder is not None:
+            self._prepare_undoing(inputs, since)
+        return inputs
+
+    def _prepare_undoing(self, inputs: Sequence[InputPartition], since: Offset) -> None:
+        from headwater.spark.keylog import KeyLog  # noqa: PLC0415 -- Arrow: for readers that undo only
+
+        KeyLog(self.settings.undo_folder or "").fold()
+        for each in inputs:
+            if isinstance(each, DcpPartition):
+                each.positions = {part.vbucket: since.position(part.vbucket) for part in each.parts if part.rollback}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the nodes keep their history in any case. An exception here would end the query."""
