@@ -140,3 +140,11 @@ def test_the_folder_goes_with_streams_and_without_min_persisted() -> None:
         parse(options, streaming=False)
     with pytest.raises(OptionError, match="minPersisted"):
         parse({**options, "minPersisted": "majority"}, streaming=True)
+
+
+@pytest.mark.parametrize("folder", ["s3a://bucket/undo", "undo", "file:///undo", "/a b"])
+def test_a_folder_that_each_machine_would_have_of_its_own_is_refused(folder: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"undoFolder.*an absolute path without spaces, of a folder that all machines"
+    ):
+        parse({"url": "couchbase://127.0.0.1/default", "undoFolder": folder}, streaming=True)

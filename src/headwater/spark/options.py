@@ -26,6 +26,14 @@ def _url(text: str) -> str:
     return text
 
 
+def _shared_folder(text: str) -> str:
+    # An object store's URL, or a relative path, would be a local folder of its own on each machine, and a rollback
+    # would undo what this machine delivered alone.
+    if not text.startswith("/") or any(letter.isspace() for letter in text):
+        raise ValueError(text)
+    return text
+
+
 def _starting(text: str) -> Offset:
     word = text.strip().lower()
     if word == "earliest":
@@ -256,8 +264,8 @@ class SourceSettings:
         "all executors see. The source notes there the keys that it delivered; a rollback then comes as the rows that "
         "undo it, upserts and deletions, instead of a `rollback` row, and each row has `sequence`, a struct of "
         "`generation` and `seqno` that orders the versions of a key right across failovers.",
-        read=_url,
-        allowed="a path without spaces",
+        read=_shared_folder,
+        allowed="an absolute path without spaces, of a folder that all machines share; not an object store's",
         uses="streaming",
         example="/data/orders-undo",
     )
