@@ -163,7 +163,8 @@ def _beginner(writer: asyncio.StreamWriter, owners: dict[int, str]) -> int:
     except OSError:
         return 0
     inode = next((line.split()[9] for line in lines if ends in line), "")
-    return next((pid for pid in owners if _has(pid, f"socket:[{inode}]")), 0)
+    # A copy: another thread registers processes meanwhile.
+    return next((pid for pid in tuple(owners) if _has(pid, f"socket:[{inode}]")), 0)
 
 
 def _has(pid: int, what: str) -> bool:

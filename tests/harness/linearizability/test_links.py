@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.linearizability import links as module
 from harness.linearizability.links import OTHERS, Link, Links
 
 ASKS = """
@@ -98,6 +99,22 @@ def test_a_link_is_that_of_one_process_to_one_node(links: Links, echo: int) -> N
     links.set(OTHERS, "n0", Link.CUT)
     found = subprocess.run([sys.executable, "-c", ASKS, str(doors[0])], capture_output=True, text=True, check=True)
     assert found.stdout == "ended\n"
+
+
+def test_a_process_that_is_registered_while_somebody_comes_disturbs_nobody(
+    links: Links, echo: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = module._has
+    for pid in (-1, -2):
+        links.owns(pid, f"gone {pid}")
+
+    def late(pid: int, what: str) -> bool:
+        links.owns(-10 + pid, "late")
+        return pid != os.getpid() and has(pid, what)
+
+    monkeypatch.setattr(module, "_has", late)
+    with socket.create_connection(("127.0.0.1", links.door("n0", lambda: echo)), 20) as sock:
+        assert ask(sock) == b"hello"
 
 
 def test_a_link_that_stands_still_keeps_what_is_sent(links: Links, echo: int) -> None:
