@@ -1,9 +1,12 @@
 """The folder of keys that were delivered."""
 
+import errno
+import io
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from headwater.spark.keylog import SCHEMA, Delivered, KeyLog
 
@@ -57,3 +60,25 @@ def test_a_writer_without_rows_leaves_no_file(tmp_path: Path) -> None:
     with KeyLog(str(tmp_path)).writer():
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+class FailingFile(io.BytesIO):
+    """A file whose disk fails each read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_file_that_the_disk_does_not_read_is_an_error_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys would be missing where a rollback is undone, and folding would remove them for good."""
+    log = KeyLog(str(tmp_path))
+    note(log, (0, 0, 5, b"k", False))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *_: FailingFile())
+        with pytest.raises(OSError, match="Input/output error"):
+            log.last({0: 1})
+        with pytest.raises(OSError, match="Input/output error"):
+            log.fold(files_max=0)
+    assert log.last({0: 1})[0] == {K: Delivered(0, 5, False)}

@@ -20,6 +20,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from headwater.folders import sync_folder
+
 _COLUMNS: Final[list[tuple[str, pa.DataType]]] = [
     ("vbucket", pa.int32()),
     ("generation", pa.int64()),
@@ -130,6 +132,7 @@ class KeyWriter:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
+            sync_folder(self._path.parent)  # before folding removes what this file has
 
 
 def _keep_newest(newest: dict[Any, Delivered], key: Any, row: Delivered) -> None:
@@ -153,5 +156,7 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
             yield from stream
     except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
+        # Arrow reports a torn end with either kind. An error of the system has a number, and says nothing of the end:
+        # a rollback would leave out the keys of the file, and folding would remove them.
+        if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -240,9 +240,9 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         from headwater.spark.keylog import KeyLog  # noqa: PLC0415 -- Arrow: for readers that undo only
 
         KeyLog(self.settings.undo_folder or "").fold()
-        for each in inputs:
-            if isinstance(each, DcpPartition):
-                each.positions = {part.vbucket: since.position(part.vbucket) for part in each.parts if part.rollback}
+        for task in inputs:
+            if isinstance(task, DcpPartition):
+                task.positions = {part.vbucket: since.position(part.vbucket) for part in task.parts if part.rollback}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the nodes keep their history in any case. An exception here would end the query."""
