@@ -157,6 +157,15 @@ def _duplicated(world: World, step: Step) -> Undo | None:
     return lambda: network.release(held)
 
 
+def _stop(world: World, step: Step) -> Undo | None:
+    """Stop a process beside the nodes, and kill a node meanwhile now and then: it forgets who is at work on it."""
+    if not world.stop(step) or step.other % 2:
+        return None
+    world.crash(step.node, Crash.KILL)
+    world.schedule.after(step.lasts / 2, lambda: world.start(step.node))
+    return None
+
+
 def _back_up(world: World, step: Step) -> Undo | None:
     return world.job(Backups).begin(step)
 
@@ -175,6 +184,7 @@ def _lose_answers(world: World, step: Step) -> Undo:
 
 
 _TO_PARTS: dict[Fault, Callable[[World, Step], Undo | None]] = {
+    Fault.STOP: _stop,
     Fault.FLIP: lambda world, step: world.damage.begin(step),
     Fault.RIGHTS: _rights,
     Fault.ANEW: _anew,

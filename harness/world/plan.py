@@ -16,6 +16,7 @@ from harness.world.steps import (
     owners_of,
     rights_of,
     steps_of,
+    stops_of,
 )
 
 
@@ -87,7 +88,8 @@ def plan_of(seed: int, operations: int = 1000) -> WorldPlan:
     chance = Random(f"kept {seed}")  # noqa: S311 - must be repeatable
     kept = histories_of(chance, nodes, seconds) if chance.random() < 0.5 else ()
     found = (*steps_of(random, nodes, seconds), *flips, *changes, *anew, *owners, *twice, *kept)
-    steps = tuple(sorted(found, key=lambda step: step.at))
+    stops = stops_of(Random(f"stops {seed}"), found, nodes, seconds)  # noqa: S311 - must be repeatable
+    steps = tuple(sorted((*found, *stops), key=lambda step: step.at))
     return WorldPlan(
         seed,
         nodes,

@@ -6,6 +6,7 @@ while. Steps may overlap; nemesis.py carries them out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -42,6 +43,7 @@ class Fault(Enum):
     DROP_BUCKET = ("a bucket is dropped", 1)
     PURGE = ("a node's log is compacted, its tombstones go", 2)
     DUPLICATED = ("connections end for who called, and what he had sent arrives when he has asked again", 0)
+    STOP = ("a process of an operator, a backup or the mirror is stopped and goes on; meanwhile a node may start again", 0)
     HISTORY = ("the bucket keeps old versions for another time, or of another size", 0)
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)
@@ -69,6 +71,8 @@ WORKS = {
 
 JOBS = frozenset({Fault.BACKUP, Fault.FULL_BACKUP})
 """Backups: work beside the cluster, by processes that may be killed like operators."""
+STOPPED = frozenset({*WORKS, *JOBS, Fault.MIRROR, Fault.ANEW, Fault.ORDERS_FAILOVER, Fault.ORDERS_ADD})
+"""The faults that begin a process which `Fault.STOP` may stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,20 @@ def duplicates_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...
     count = random.choice([0, 0, 1 + int(seconds / 3)])
     steps = (_step(random, random.uniform(0.5, seconds), Fault.DUPLICATED, nodes) for _ in range(count))
     return tuple(steps)
+
+
+def stops_of(random: Random, steps: Iterable[Step], nodes: int, seconds: float) -> tuple[Step, ...]:
+    """Choose when processes of operators, backups and the mirror are stopped, in half of all worlds: soon after some of
+    these began, for less or more time than nodes wait for an operator.
+    """
+    share = random.choice([0.0, 0.0, 0.2, 0.6])
+    begun = (step for step in steps if step.fault in STOPPED and random.random() < share)
+    found = (
+        _step(random, step.at + random.choice([0.01, 0.1, 1.0, 5.0]) * random.random(), Fault.STOP, nodes)
+        for step in begun
+    )
+    lasting = (replace(step, lasts=round(random.choice([0.5, 6.0, 30.0]) * random.random(), 4)) for step in found)
+    return tuple(step for step in lasting if step.at < seconds)
 
 
 def jumps_of(random: Random, nodes: int, seconds: float) -> tuple[Step, ...]:

@@ -55,6 +55,8 @@ WHOLE_SECONDS = 300.0
 LEVEL_SECONDS = 120.0
 LOOK_SECONDS = 0.25
 TURN_SECONDS = 1e-7
+WORKERS = ("operator-", "anew-", "orders-owners-", "backup-", "mirror-")
+"""The beginnings of the names of the processes that may be stopped for a while."""
 Begin: TypeAlias = "Callable[[World, Step], Callable[[], None] | None]"
 """Carries a step out, and returns what undoes it."""
 
@@ -286,6 +288,18 @@ class World:
         self._blocking.append(made)
         return made
 
+    def stop(self, step: Step) -> bool:
+        """Stop a process of an operator, a backup or the mirror (SIGSTOP), until the step is over; return False if none
+        runs.
+        """
+        running = [each for each in (*self._programs, *self._blocking) if each.name.startswith(WORKERS)]
+        awake = [each for each in running if not each.is_over and each.loop.sleeps_until <= self.schedule.now]
+        if awake:
+            chosen = awake[int(step.amount * len(awake))]
+            chosen.loop.sleeps_until = self.schedule.now + step.lasts
+            self.counts[f"stopped: {chosen.name.rstrip('-0123456789')}"] += 1
+        return bool(awake)
+
     def complete(self, name: str, work: Callable[[], object], seconds: float) -> object:
         """Run a program to its end."""
         made = self.run(name, work)
@@ -397,6 +411,8 @@ class World:
             machine.go_on()
             machine.repair()
             self.start(node)
+        for program in (*self._programs, *self._blocking):
+            program.loop.sleeps_until = 0.0
         self.schedule.run(5.0)
         self.damage.replace_now()
         problem = self.complete(

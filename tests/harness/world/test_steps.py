@@ -13,6 +13,7 @@ from harness.world.steps import (
     owners_of,
     rights_of,
     steps_of,
+    stops_of,
 )
 
 MAKERS = (steps_of, duplicates_of, flips_of, rights_of, anew_of, owners_of, histories_of)
@@ -28,6 +29,14 @@ def test_a_seed_decides_the_steps_and_they_come_in_the_order_of_time() -> None:
 def test_every_fault_comes_in_some_run() -> None:
     chosen = [step for seed in range(60) for step in _all_of(seed)]
     assert {step.fault for step in chosen} == set(Fault)
+
+
+def test_processes_are_stopped_in_half_of_the_worlds_soon_after_they_began() -> None:
+    plans = [[step for step in plan_of(seed).steps if step.fault is Fault.STOP] for seed in range(40)]
+    assert 10 < sum(map(bool, plans)) < 30
+    begun = Step(1.0, Fault.ADD, 0, 0, 0.0, 0.5), Step(2.0, Fault.POWER, 0, 0, 0.0, 0.5)
+    stops = [step for seed in range(40) for step in stops_of(Random(seed), begun, 3, 30.0)]
+    assert stops and all(1.0 <= step.at <= 6.0 and 0 <= step.lasts <= 30.0 for step in stops)
 
 
 def test_what_comes_to_some_worlds_alone_changes_no_other_step_of_them() -> None:
@@ -47,8 +56,8 @@ def test_what_comes_to_some_worlds_alone_changes_no_other_step_of_them() -> None
 
 
 def _all_of(seed: int) -> list[Step]:
-    chosen = (maker(Random(seed), 3, 30.0) for maker in MAKERS)
-    return [step for steps in chosen for step in steps]
+    chosen = [step for maker in MAKERS for step in maker(Random(seed), 3, 30.0)]
+    return [*chosen, *stops_of(Random(seed), chosen, 3, 30.0)]
 
 
 def _random_before_steps(plan: WorldPlan) -> Random:
