@@ -43,7 +43,7 @@ class Fault(Enum):
     DROP_BUCKET = ("a bucket is dropped", 1)
     PURGE = ("a node's log is compacted, its tombstones go", 2)
     DUPLICATED = ("connections end for who called, and what he had sent arrives when he has asked again", 0)
-    STOP = ("a process of an operator, a backup or the mirror is stopped and goes on; meanwhile a node may start again", 0)
+    STOP = ("a process beside the nodes is stopped and goes on; a node may start again meanwhile", 0)
     HISTORY = ("the bucket keeps old versions for another time, or of another size", 0)
     FLIP = ("a bit flips on a disk, in a batch that is synced", 0)
     RIGHTS = ("the rights of a guest change", 0)

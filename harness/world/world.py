@@ -288,12 +288,23 @@ class World:
         self._blocking.append(made)
         return made
 
+    @property
+    def _processes(self) -> Iterator[Program | BlockingProgram]:
+        """Yield all processes beside the nodes, in the order in which they began, those that block last."""
+        yield from self._programs
+        yield from self._blocking
+
     def stop(self, step: Step) -> bool:
         """Stop a process of an operator, a backup or the mirror (SIGSTOP), until the step is over; return False if none
         runs.
         """
-        running = [each for each in (*self._programs, *self._blocking) if each.name.startswith(WORKERS)]
-        awake = [each for each in running if not each.is_over and each.loop.sleeps_until <= self.schedule.now]
+        awake = [
+            program
+            for program in self._processes
+            if program.name.startswith(WORKERS)
+            and not program.is_over
+            and program.loop.sleeps_until <= self.schedule.now
+        ]
         if awake:
             chosen = awake[int(step.amount * len(awake))]
             chosen.loop.sleeps_until = self.schedule.now + step.lasts
@@ -411,7 +422,7 @@ class World:
             machine.go_on()
             machine.repair()
             self.start(node)
-        for program in (*self._programs, *self._blocking):
+        for program in self._processes:
             program.loop.sleeps_until = 0.0
         self.schedule.run(5.0)
         self.damage.replace_now()
