@@ -19,6 +19,7 @@ from harness.simulation.histories import LOG_ENTRIES_MAX, Broken, has
 from harness.simulation.scheduler import NOON_SECONDS
 from harness.world.backups import Backups
 from harness.world.mirror import Lake
+from harness.world.orders_mirror import OrdersMirror
 from harness.world.watcher import unflipped
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ def check_buckets(world: World) -> None:
     """Check that the second bucket's clients saw only that bucket, and only the life that existed."""
     if world.orders is not None:
         world.orders.judge()
+        if world.orders.lives[-1].made is not None:
+            world.job(OrdersMirror).check()
 
 
 def check_backups(world: World) -> None:

@@ -10,6 +10,7 @@ from harness.simulation.sockets import Link
 from harness.world.backups import Backups
 from harness.world.mirror import Lake
 from harness.world.operators import Work
+from harness.world.orders_mirror import OrdersMirror
 from harness.world.steps import WORKS, Fault, Step
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ def _rights(world: World, step: Step) -> Undo | None:
 
 
 def _anew(world: World, step: Step) -> Undo | None:
-    return None if world.orders is None else world.orders.anew(step)
+    """Let an operator make the second bucket anew, under a mirror of it."""
+    if world.orders is None:
+        return None
+    world.job(OrdersMirror).begin()
+    return world.orders.anew(step)
 
 
 def _orders_failover(world: World, step: Step) -> Undo:
@@ -171,7 +176,18 @@ def _back_up(world: World, step: Step) -> Undo | None:
 
 
 def _mirror(world: World, step: Step) -> Undo | None:
-    return world.job(Lake).begin(step)
+    """Start the mirror, or kill it; that of the second bucket as well, now and then."""
+    start = world.job(Lake).begin(step)
+    if world.orders is None or world.plan.has_flips or step.other % 2:
+        return start
+    start_other = world.job(OrdersMirror).restart()
+
+    def undo() -> None:
+        start_other()
+        if start is not None:
+            start()
+
+    return undo
 
 
 def _lose_answers(world: World, step: Step) -> Undo:
