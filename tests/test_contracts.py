@@ -294,6 +294,7 @@ OWN_FORMATS = {
     "lake/variant.py": "the encoding of VARIANT",
     "lake/vectors.py": "Delta's deletion vectors",
     "pipelines/checkpoint.py": "the sums that Hadoop keeps beside a file",
+    "spark/keyfile.py": "a file of delivered keys",
 }
 """Where bytes are taken apart by hand, and what they are: nothing that goes over the wire."""
 

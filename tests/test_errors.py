@@ -70,6 +70,7 @@ EXAMPLES = [
     ),
     (errors.WorkRefused("there is no shop"), "there is no shop"),
     (errors.MoveError(7, "the source does not answer", "start it"), "vbucket 7: the source does not answer; start it"),
+    (errors.NotesError("/undo", "these notes are another query's"), "/undo: these notes are another query's"),
     (errors.TableError("/lake/t", "it has no record"), "/lake/t: it has no record"),
     (errors.UnsupportedTable("/lake/t", "rowTracking"), "/lake/t: rowTracking"),
     (errors.TableChanged("/lake/t", "batch 7"), "/lake/t: batch 7"),

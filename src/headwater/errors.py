@@ -27,6 +27,7 @@
     |   +-- UnsupportedTable, TableChanged, TableAway
     |   +-- LedgerError          a job's own file can't be used as was asked
     +-- BackupError              an archive of backups can't be used as was asked
+    +-- NotesError               the notes of delivered keys can't undo a rollback
     +-- SearchRefused            a search server said no for good
     +-- PublishRefused           Kafka said no for good, or another process publishes there
     +-- RowsRefused              nodes refused rows of a DataFrame for good
@@ -70,6 +71,7 @@ __all__ = [
     "LocalProtocolError",
     "MoveError",
     "NotPersisted",
+    "NotesError",
     "NothingCame",
     "OptionError",
     "OutputLost",
@@ -697,6 +699,20 @@ class CatalogRefused(TableError):
 class BackupError(HeadwaterError):
     """An archive of backups can't be used for this request: `place` names it or a file of it, `problem` has
     the reason.
+    """
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(place, problem)
+        self.place: str = place
+        self.problem: str = problem
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}"
+
+
+class NotesError(HeadwaterError):
+    """The notes of delivered keys can't undo a rollback: `place` names their folder or a file of it, `problem` has the
+    reason and the next step.
     """
 
     def __init__(self, place: str, problem: str) -> None:

@@ -2,18 +2,23 @@
 
 import errno
 import io
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headwater.spark.keylog import SCHEMA, Delivered, KeyLog
+from headwater.errors import NotesError
+from headwater.spark.keyfile import SCHEMA, Reach
+from headwater.spark.keylog import Delivered, KeyLog
 
-K, L = (None, None, b"k"), (None, None, b"l")
+K, L, M = (None, None, b"k"), (None, None, b"l"), (None, None, b"m")
+Row = tuple[int, int, int, bytes, bool]
 
 
-def note(log: KeyLog, *rows: tuple[int, int, int, bytes, bool]) -> None:
+def batch(*rows: Row) -> pa.RecordBatch:
     columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
     vbuckets, generations, seqnos, keys, deleted = columns
     nothing = [None] * len(rows)
@@ -21,8 +26,12 @@ def note(log: KeyLog, *rows: tuple[int, int, int, bytes, bool]) -> None:
         pa.array(values, field.type)
         for values, field in zip((vbuckets, generations, seqnos, nothing, nothing, keys, deleted), SCHEMA, strict=True)
     ]
-    with log.writer() as writer:
-        writer.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def note(log: KeyLog, *rows: Row, reach: Sequence[Reach] = ()) -> None:
+    with log.writer(reach) as writer:
+        writer.append(batch(*rows))
 
 
 def test_the_last_row_before_a_generation_counts_whatever_file_has_it(tmp_path: Path) -> None:
@@ -82,3 +91,100 @@ def test_a_file_that_the_disk_does_not_read_is_an_error_and_stays(
         with pytest.raises(OSError, match="Input/output error"):
             log.fold(files_max=0)
     assert log.last({0: 1})[0] == {K: Delivered(0, 5, False)}
+
+
+def test_a_row_is_certain_if_all_attempts_have_it_that_read_there(tmp_path: Path) -> None:
+    log = KeyLog(str(tmp_path))
+    note(log, (0, 0, 4, b"k", False), (0, 0, 5, b"l", False), reach=[Reach(0, 0, 0, 9)])
+    note(log, (0, 0, 5, b"l", False), reach=[Reach(0, 0, 0, 9)])
+    note(log, (0, 0, 12, b"m", False), reach=[Reach(0, 0, 9, 12), Reach(1, 0, 0, 9)])
+    expected = {K: Delivered(0, 4, False, certain=False), L: Delivered(0, 5, False), M: Delivered(0, 12, False)}
+    assert log.last({0: 1})[0] == expected
+    log.fold(files_max=0)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert KeyLog(str(tmp_path)).last({0: 1})[0] == expected
+    note(log, (0, 0, 12, b"m", False), reach=[Reach(0, 0, 9, 12)])
+    assert log.last({0: 1})[0] == expected
+    note(log, (0, 1, 1, b"l", True), reach=[Reach(0, 0, 9, 12)])
+    assert log.last({0: 1})[0] == expected | {M: Delivered(0, 12, False, certain=False)}
+
+
+def test_an_attempt_without_rows_makes_those_of_another_one_uncertain(tmp_path: Path) -> None:
+    log = KeyLog(str(tmp_path))
+    note(log, (0, 0, 4, b"k", False), reach=[Reach(0, 0, 3, 4)])
+    with log.writer([Reach(0, 0, 3, 4)]):
+        pass
+    assert log.last({0: 1}) == {0: {K: Delivered(0, 4, False, certain=False)}}
+
+
+def test_folding_leaves_a_file_that_a_task_still_writes(tmp_path: Path) -> None:
+    """Rows that are appended to a file that was removed are nowhere."""
+    log = KeyLog(str(tmp_path))
+    note(log, (0, 0, 4, b"k", False))
+    with log.writer([Reach(0, 0, 4, 9)]) as writer:
+        writer.append(batch((0, 0, 5, b"l", False)))
+        log.fold(files_max=0)
+        writer.append(batch((0, 0, 6, b"m", False)))
+    assert log.last({0: 1})[0].keys() == {K, L, M}
+    log.fold(files_max=0)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert log.last({0: 1})[0].keys() == {K, L, M}
+
+
+def test_a_file_that_a_stopped_query_left_open_is_folded_by_the_next(tmp_path: Path) -> None:
+    log = KeyLog(str(tmp_path))
+    with suppress(KeyError), log.writer([Reach(0, 0, 0, 9)]) as writer:
+        writer.append(batch((0, 0, 4, b"k", False)))
+        raise KeyError
+    note(log, (0, 0, 4, b"k", False))
+    log.fold(files_max=0)
+    assert len(list(tmp_path.iterdir())) == 2
+    KeyLog(str(tmp_path)).fold(files_max=0)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert log.last({0: 1})[0] == {K: Delivered(0, 4, False)}
+
+
+def test_a_file_that_is_folded_while_another_task_reads_is_found_in_the_folded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = KeyLog(str(tmp_path))
+    note(log, (0, 0, 4, b"k", False))
+    listed = log._paths()
+    log.fold(files_max=0)
+    listings = iter([listed])
+    monkeypatch.setattr(log, "_paths", lambda: next(listings, sorted(tmp_path.glob("*.keys"))))
+    assert log.last({0: 1})[0] == {K: Delivered(0, 4, False)}
+
+
+def claimed(folder: Path, query: str) -> KeyLog:
+    log = KeyLog(str(folder), query)
+    log.claim(notes_expected=False)
+    return log
+
+
+def test_a_folder_belongs_to_the_query_that_came_first(tmp_path: Path) -> None:
+    note(claimed(tmp_path / "undo", "a"), (0, 0, 4, b"k", False))
+    claimed(tmp_path / "undo", "a")
+    with pytest.raises(
+        NotesError, match=r"undo: the notes here are those of another query, or of an earlier checkpoint"
+    ):
+        claimed(tmp_path / "undo", "b")
+    with pytest.raises(NotesError, match="another query"):
+        KeyLog(str(tmp_path / "undo"), "b").writer()
+
+
+def test_a_machine_that_does_not_see_the_folder_makes_none_of_its_own(tmp_path: Path) -> None:
+    """The mount is missing: what a task noted there, no other would find."""
+    with pytest.raises(
+        NotesError, match=r"does not see the notes of what this query has delivered.*bring the folder back"
+    ):
+        KeyLog(str(tmp_path / "undo"), "a").writer()
+    with pytest.raises(NotesError, match="does not see the notes"):
+        KeyLog(str(tmp_path / "undo"), "a").claim(notes_expected=True)
+    assert not (tmp_path / "undo").exists()
+
+
+def test_the_notes_of_an_older_release_are_taken_over(tmp_path: Path) -> None:
+    note(KeyLog(str(tmp_path)), (0, 0, 4, b"k", False))
+    KeyLog(str(tmp_path), "a").claim(notes_expected=True)
+    assert KeyLog(str(tmp_path), "a").last({0: 1})[0].keys() == {K}

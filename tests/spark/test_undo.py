@@ -1,6 +1,7 @@
 """Rows for a flow that applies changes by key: their order, and what undoes a rollback."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -9,12 +10,13 @@ import pytest
 
 from harness.auto_cdc.model import ModelPipeline
 from harness.nodes import diverge
-from headwater.errors import OptionError
+from headwater.errors import NotesError, OptionError
 from headwater.protocol.dcp.position import Position
 from headwater.spark import undo
 from headwater.spark.history import BranchHistory
 from headwater.spark.offsets import Offset
 from headwater.spark.planner import Range, plan, settled
+from headwater.spark.planning import Planning
 from headwater.spark.reader import read
 from headwater.spark.settings import parse
 from headwater.spark.undo import read_undoing
@@ -148,3 +150,48 @@ def test_a_folder_that_each_machine_would_have_of_its_own_is_refused(folder: str
         OptionError, match=r"undoFolder.*an absolute path without spaces, of a folder that all machines"
     ):
         parse({"url": "couchbase://127.0.0.1/default", "undoFolder": folder}, streaming=True)
+
+
+def test_a_version_that_only_a_failed_attempt_had_comes_where_it_stands_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt that was delivered left it out: it was replaced above the range, by a change that a failover took."""
+    part, log = Range(0, 0xA, 0, 9, 9), ((0xA, 0),)
+    rows_of(FakeClient({0: FakeVbucket(log, range(1, 10))}), tmp_path, part, monkeypatch)
+    replaced = FakeVbucket(log, cast("Any", [1, 2, 3, 5, 6, 7, 8, 9, 12]))
+    delivered = rows_of(FakeClient({0: replaced}), tmp_path, part, monkeypatch)
+    assert b"k4" not in {row["key"] for row in delivered}
+    back = FakeVbucket(((0xB, 6), (0xA, 0)), range(1, 7))
+    rolled_back = Range(0, 0xB, 6, 6, 6, rollback=True, generation=1)
+    rows = rows_of(FakeClient({0: back}), tmp_path, rolled_back, monkeypatch)
+    assert {row["key"] for row in rows if row["event"] == "mutation"} == {b"k4"}
+    assert {row["key"] for row in rows if row["event"] == "deletion"} == {b"k7", b"k8", b"k9"}
+
+
+def test_a_folder_that_is_lost_or_anothers_ends_the_query_before_it_delivers(
+    bucket: Node, tables: ModelPipeline, tmp_path: Path
+) -> None:
+    put(bucket, a="1")
+    tables.update()
+    other = ModelPipeline(bucket.url, tables.folder)
+    with pytest.raises(NotesError, match="those of another query"):
+        other.update()
+    put(bucket, a="2")
+    away = (tmp_path / "undo").rename(tmp_path / "away")
+    with pytest.raises(NotesError, match="bring the folder back"):
+        tables.update()
+    assert tables.scd1() == {"a": "1"}
+    away.rename(tmp_path / "undo")
+    tables.update()
+    assert tables.scd1() == {"a": "2"}
+
+
+def test_a_query_that_delivered_before_it_had_a_folder_is_refused(bucket: Node, tmp_path: Path) -> None:
+    put(bucket, a="1")
+    options = {"url": bucket.url, "keyFormat": "string", "valueFormat": "string"}
+    with closing(Planning(parse(options, streaming=True))) as planning:
+        end = planning.latest(Offset().to_json(), None)
+    put(bucket, a="2")
+    tables = ModelPipeline(bucket.url, str(tmp_path / "undo"), _offset=end)
+    with pytest.raises(NotesError, match="a rollback could not be undone"):
+        tables.update()

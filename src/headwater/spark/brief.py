@@ -19,6 +19,7 @@ EXPLAINED = (
     errors.BucketMadeAnew,
     errors.CollectionMadeAnew,
     errors.HistoryChanged,
+    errors.NotesError,
     errors.NotPersisted,
     errors.OptionError,
     errors.RollbackRequired,

@@ -1,162 +1,258 @@
 """A folder in which tasks note the keys of the rows that they yield, so that a later task can undo them.
 
 A failover takes changes back, and the nodes forget them: nobody but the reader knows which documents it has of them.
-Each attempt of a task appends to a file of its own, before it yields. So the files have every row that may have been
-delivered, and some that were not: an attempt that failed, or a batch that ran twice. That does no harm, because what is
-undone is compared with what the vbucket has by then.
+Each attempt of a task appends to a file of its own (keyfile.py), before it yields. So the files have every row that may
+have been delivered, and some that were not: of an attempt that failed, or of a batch that was read more than once.
 
-A file is a stream of Arrow batches. Its end may be torn, if the machine stopped while it was written; the rows of a
-torn end were never yielded.
+Which attempt's rows were delivered only Spark knows, and two attempts may differ: a version that one has is left out by
+the next if it was replaced above the range meanwhile. So a row is certainly delivered only if all attempts have it that
+read there.
+
+A folder is one query's: the file `_query` has an id that the query's offsets have, too. So a folder that was lost, or
+that two queries share, is noticed before a rollback is undone by the wrong notes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 
-from headwater.folders import sync_folder
+from headwater.errors import NotesError
+from headwater.folders import make_folder, sync_folder
+from headwater.spark.keyfile import SCHEMA, KeyFile, KeyWriter, Reach, read
 
-_COLUMNS: Final[list[tuple[str, pa.DataType]]] = [
-    ("vbucket", pa.int32()),
-    ("generation", pa.int64()),
-    ("seqno", pa.int64()),
-    ("scope", pa.string()),
-    ("collection", pa.string()),
-    ("key", pa.binary()),
-    ("deleted", pa.bool_()),
-]
-SCHEMA: Final = pa.schema(_COLUMNS)
 FILES_MAX = 64
 """The number of files from which on they are folded into one."""
-_SUFFIX = ".keys"
+_SUFFIX, _UNFINISHED = ".keys", ".folding"
+_OWNER = "_query"
+_LOST = "this machine does not see the notes of what this query has delivered, and a rollback could not be undone"
+_BRING_BACK = "bring the folder back, or refresh the table, with an empty folder and a new checkpoint"
+_ANOTHER = (
+    "the notes here are those of another query, or of an earlier checkpoint; give each query a folder of its own, and"
+    " begin a new checkpoint with an empty one"
+)
 
 Identity = tuple[str | None, str | None, bytes]
 """A document: scope, collection and key; scope and collection are None for the default one."""
 
 
 class Delivered(NamedTuple):
-    """The last row that was delivered of a document."""
+    """The last row that was delivered of a document.
+
+    Attributes:
+        certain: False if not all attempts have it that read there: it may not have been delivered.
+    """
 
     generation: int
     seqno: int
     deleted: bool
+    certain: bool = True
 
 
 class KeyLog:
     """The files of one query's folder.
 
     Args:
-        folder: a path that the driver and all executors see; it is created by the first writer.
+        folder: a path that the driver and all executors see; it is created by the first writer or claim.
+        query: the id of the query whose folder it must be; empty if that is not checked.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, query: str = "") -> None:
         self.folder: Final = Path(folder)
+        self.query: Final = query
+        self._before: Final = set(self._paths())
 
-    def writer(self) -> KeyWriter:
-        """Return the writer of a file of its own, a context manager."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return KeyWriter(self.folder / f"{uuid4().hex}{_SUFFIX}")
+    def writer(self, reach: Sequence[Reach] = ()) -> KeyWriter:
+        """Return the writer of a file of its own, a context manager.
+
+        Args:
+            reach: what the attempt reads.
+
+        Raises:
+            NotesError: this machine does not see the folder, or it is another query's.
+        """
+        if self.query:
+            self.check()
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return KeyWriter(self.folder / f"{uuid4().hex}{_SUFFIX}", reach)
+
+    def claim(self, *, notes_expected: bool) -> None:
+        """Make the folder the query's, if it is nobody's yet.
+
+        Args:
+            notes_expected: True if the query has delivered changes before, so that there must be notes of them.
+
+        Raises:
+            NotesError: it is another query's, or there are no notes where there must be.
+        """
+        if notes_expected and not self._paths():
+            raise NotesError(str(self.folder), f"{_LOST}; {_BRING_BACK}")
+        make_folder(self.folder)
+        try:
+            with (self.folder / _OWNER).open("x") as file:
+                file.write(self.query)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self.folder)
+        except FileExistsError:
+            self.check()
+
+    def check(self) -> None:
+        """Check that the folder is there, and the query's.
+
+        Raises:
+            NotesError: it is not.
+        """
+        try:
+            owner = (self.folder / _OWNER).read_text()
+        except FileNotFoundError:
+            raise NotesError(str(self.folder), f"{_LOST}; {_BRING_BACK}") from None
+        if owner != self.query:
+            raise NotesError(str(self.folder), _ANOTHER)
 
     def last(self, generations: dict[int, int]) -> dict[int, dict[Identity, Delivered]]:
         """Return, for each vbucket, the last row of each document that was delivered before a generation.
 
         Args:
             generations: by vbucket, the generation whose rows do not count any more, nor those of later ones.
+
+        Raises:
+            NotesError: a file is damaged. OSError: the disk did not read one.
         """
+        files = self._read_all()
+        before = [
+            file
+            for file in files
+            if not file.reach or any(part.generation < generations.get(part.vbucket, 0) for part in file.reach)
+        ]
+        tally = _Tally(before)
+        for number, file in enumerate(before):
+            for vbucket, identity, row, doubtful in _rows(file):
+                if row.generation < generations.get(vbucket, 0):
+                    tally.add((vbucket, identity), row, 0 if doubtful else 1 << number)
         newest: dict[int, dict[Identity, Delivered]] = {vbucket: {} for vbucket in generations}
-        for vbucket, identity, row in self._rows():
-            if vbucket in newest and row.generation < generations[vbucket]:
-                _keep_newest(newest[vbucket], identity, row)
+        for (vbucket, identity), row in tally.rows():
+            newest[vbucket][identity] = row
         return newest
 
     def fold(self, files_max: int = FILES_MAX) -> None:
         """Replace the files by one if there are more than `files_max`.
 
         The last row of each generation stays, not the last of all: a batch that runs again must find what it found the
-        first time, without its own rows.
+        first time, without its own rows. A file stays to which an attempt may still append: one that has no end, and
+        was not there when this object was made.
+
+        Raises:
+            NotesError, OSError: as for `last`; nothing was removed.
         """
         paths = self._paths()
         if len(paths) <= files_max:
             return
-        newest: dict[tuple[int, Identity, int], Delivered] = {}
-        for vbucket, identity, row in self._rows(paths):
-            _keep_newest(newest, (vbucket, identity, row.generation), row)
-        with self.writer() as writer:
-            writer.append(_table(newest))
-        for path in paths:
+        read_files = [(path, file) for path in paths if (file := read(path)).ended or path in self._before]
+        if len(read_files) <= files_max:
+            return
+        files = [file for _, file in read_files]
+        tally = _Tally(files)
+        for number, file in enumerate(files):
+            for vbucket, identity, row, doubtful in _rows(file):
+                tally.add((vbucket, identity, row.generation), row, 0 if doubtful else 1 << number)
+        self._replace(list(tally.rows()), tally.reach())
+        for path, _ in read_files:
             path.unlink(missing_ok=True)
+
+    def _replace(self, rows: list[tuple[tuple[int, Identity, int], Delivered]], reach: Sequence[Reach]) -> None:
+        unfinished = self.folder / f"{uuid4().hex}{_UNFINISHED}"
+        with KeyWriter(unfinished, reach) as writer:
+            for certain in (True, False):
+                writer.append(_table(entry for entry in rows if entry[1].certain is certain), doubtful=not certain)
+        unfinished.rename(unfinished.with_suffix(_SUFFIX))
+        sync_folder(self.folder)
+
+    def _read_all(self) -> list[KeyFile]:
+        while True:
+            try:
+                return [read(path) for path in self._paths()]
+            except FileNotFoundError:
+                pass  # folding has removed it meanwhile: by now a folded file has what it had
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob(f"*{_SUFFIX}"))
 
-    def _rows(self, paths: list[Path] | None = None) -> Iterator[tuple[int, Identity, Delivered]]:
-        for path in self._paths() if paths is None else paths:
-            for batch in _batches(path):
-                columns = (batch.column(name).to_pylist() for name in SCHEMA.names)
-                for vbucket, generation, seqno, scope, collection, key, deleted in zip(*columns, strict=True):
-                    yield vbucket, (scope, collection, key), Delivered(generation, seqno, deleted)
+
+class _Tally:
+    """The last row of each document, and the files that have it.
+
+    Args:
+        files: by number; the mask of a file is the bit of its number.
+    """
+
+    def __init__(self, files: Sequence[KeyFile]) -> None:
+        self._rows: dict[Any, tuple[Delivered, int]] = {}
+        self._parts: dict[tuple[int, int], list[tuple[Reach, int]]] = {}
+        for number, file in enumerate(files):
+            for part in file.reach:
+                self._parts.setdefault((part.vbucket, part.generation), []).append((part, 1 << number))
+        self._steps = {place: _steps(parts) for place, parts in self._parts.items()}
+
+    def add(self, key: Any, row: Delivered, mask: int) -> None:
+        """Keep a row unless a later one is known. Of one seqno, one that deletes counts last: it undid the other.
+
+        Args:
+            key: begins with the vbucket.
+            mask: the file that has the row, as a bit; 0 if nobody knows whether it was delivered.
+        """
+        last, has = self._rows.get(key, (None, 0))
+        if last is None or last < row:
+            self._rows[key] = row, mask
+        elif last == row:
+            self._rows[key] = row, has | mask
+
+    def rows(self) -> Iterator[tuple[Any, Delivered]]:
+        """Yield key and last row of each document."""
+        for key, (row, has) in self._rows.items():
+            yield key, row._replace(certain=not self._readers(key[0], row) & ~has)
+
+    def reach(self) -> list[Reach]:
+        """Return what all files together have read: of each generation everything up to the last seqno."""
+        ends = {place: max(part.end for part, _ in parts) for place, parts in self._parts.items()}
+        for key, (row, _) in self._rows.items():
+            place = key[0], row.generation
+            ends[place] = max(ends.get(place, 0), row.seqno)
+        return [Reach(vbucket, generation, -1, end) for (vbucket, generation), end in sorted(ends.items())]
+
+    def _readers(self, vbucket: int, row: Delivered) -> int:
+        """Return the files whose attempts read where a row is, as bits."""
+        ends, masks = self._steps.get((vbucket, row.generation), ([], [0]))
+        return masks[bisect_left(ends, row.seqno)]
 
 
-class KeyWriter:
-    """Appends rows to one file; what was appended is in the file when the call returns."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: Any = None
-        self._stream: Any = None
-
-    def append(self, records: pa.RecordBatch) -> None:
-        """Append rows with the columns of `SCHEMA`."""
-        if not records.num_rows:
-            return
-        if self._stream is None:  # a task without rows leaves no file
-            self._file = self._path.open("wb")
-            self._stream = pa.ipc.new_stream(self._file, SCHEMA)
-        self._stream.write_batch(records)
-        self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            sync_folder(self._path.parent)  # before folding removes what this file has
+def _steps(parts: Sequence[tuple[Reach, int]]) -> tuple[list[int], list[int]]:
+    """Return the seqnos at which the readers change, ascending, and the readers up to each, and behind the last."""
+    bounds = sorted({bound for part, _ in parts for bound in (part.above, part.end)})
+    masks = [reduce(or_, (mask for part, mask in parts if part.above < bound <= part.end), 0) for bound in bounds]
+    return bounds, [*masks, 0]
 
 
-def _keep_newest(newest: dict[Any, Delivered], key: Any, row: Delivered) -> None:
-    """Keep a row unless a later one is known. Of one seqno, one that deletes counts last: it undid the other."""
-    if key not in newest or newest[key] < row:
-        newest[key] = row
+def _rows(file: KeyFile) -> Iterator[tuple[int, Identity, Delivered, bool]]:
+    for batch, doubtful in file.rows:
+        columns = (batch.column(name).to_pylist() for name in SCHEMA.names)
+        for vbucket, generation, seqno, scope, collection, key, deleted in zip(*columns, strict=True):
+            yield vbucket, (scope, collection, key), Delivered(generation, seqno, deleted), doubtful
 
 
-def _table(newest: dict[tuple[int, Identity, int], Delivered]) -> pa.RecordBatch:
+def _table(entries: Iterable[tuple[tuple[int, Identity, int], Delivered]]) -> pa.RecordBatch:
     rows = [
-        (vbucket, generation, row.seqno, *identity, row.deleted)
-        for (vbucket, identity, generation), row in newest.items()
+        (vbucket, generation, row.seqno, *identity, row.deleted) for (vbucket, identity, generation), row in entries
     ]
     columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    try:
-        with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
-    except (pa.ArrowInvalid, OSError) as error:
-        # Arrow reports a torn end with either kind. An error of the system has a number, and says nothing of the end:
-        # a rollback would leave out the keys of the file, and folding would remove them.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise

@@ -11,6 +11,7 @@ micro-batch, and ten milliseconds later another one, for ever. So there is one w
 * `rollback` only when there is one: the vbuckets that lost delivered changes at the start of the batch ending here;
 * `dataLoss` only when deletions were purged before they were read: {"7": 120}, vbucket and last purged seqno;
 * `generations` only for a reader that undoes rollbacks: {"7": 2}, vbucket and how often it rolled back (undo.py);
+* `notes` only for such a reader: the id of its notes' folder (keylog.py);
 * `completeUntil` only when it is known: the time, as a CAS, up to which nothing is missing here (client/complete.py);
 * `collections` only when some were chosen: {"uid": "4", "collections": ["8", "9"]}, as in a stream request. A seqno
   covers the changes of that choice only, so no reader may continue with another.
@@ -47,6 +48,7 @@ class Offset:
         coverage: the collections that were read, by id; None for the default one alone.
         losses: those of `rollbacks` whose reader missed purged deletions: vbucket to the last purged seqno.
         generations: how often delivered changes were taken back, by vbucket; one that is missing never was.
+        notes: id of the folder with the keys of all that was delivered up to here; empty if there is none.
         complete_until: no change that is missing here has a CAS at or below this one; 0 if that is not known.
     """
 
@@ -57,6 +59,7 @@ class Offset:
     losses: Mapping[int, int] = field(default_factory=dict)
     complete_until: int = 0
     generations: Mapping[int, int] = field(default_factory=dict)
+    notes: str = ""
 
     def position(self, vbucket: int) -> Position:
         """Return the position in one vbucket."""
@@ -75,6 +78,8 @@ class Offset:
             fields["dataLoss"] = {str(vb): self.losses[vb] for vb in sorted(self.losses)}
         if self.generations:
             fields["generations"] = {str(vb): self.generations[vb] for vb in sorted(self.generations)}
+        if self.notes:
+            fields["notes"] = self.notes
         if self.complete_until:
             fields["completeUntil"] = self.complete_until
         if self.coverage is not None:
@@ -100,7 +105,13 @@ class Offset:
         until = _u64("offset", fields.get("completeUntil", 0))
         positions = parse_positions("offset", fields.get("vb"))
         return cls(
-            positions, rollbacks, coverage=coverage, losses=losses, complete_until=until, generations=generations
+            positions,
+            rollbacks,
+            coverage=coverage,
+            losses=losses,
+            complete_until=until,
+            generations=generations,
+            notes=str(fields.get("notes", "")),
         )
 
 

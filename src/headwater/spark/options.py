@@ -87,6 +87,7 @@ class SourceSettings:
 
     Attributes:
         coverage: no option: the choice of collections by ids, as a batch was planned.
+        notes: no option: the id of `undo_folder`, as the batch's offset has it.
         map_version: no option: (epoch, rev) of the cluster map that a batch was planned by. A task accepts no older
             map.
     """
@@ -261,9 +262,10 @@ class SourceSettings:
     undo_folder: str | None = option(
         None,
         "For a flow that applies changes by key (Auto CDC, MERGE): a folder of this query alone that the driver and "
-        "all executors see. The source notes there the keys that it delivered; a rollback then comes as the rows that "
-        "undo it, upserts and deletions, instead of a `rollback` row, and each row has `sequence`, a struct of "
-        "`generation` and `seqno` that orders the versions of a key right across failovers.",
+        "all executors see; one that is lost, or another query's, fails the read. The source notes there the keys that "
+        "it delivered; a rollback then comes as the rows that undo it, upserts and deletions, instead of a `rollback` "
+        "row, and each row has `sequence`, a struct of `generation` and `seqno` that orders the versions of a key "
+        "right across failovers.",
         read=_shared_folder,
         allowed="an absolute path without spaces, of a folder that all machines share; not an object store's",
         uses="streaming",
@@ -271,6 +273,7 @@ class SourceSettings:
     )
     coverage: Coverage | None = None
     map_version: tuple[int, int] = (0, 0)
+    notes: str = ""
 
     def __repr__(self) -> str:
         return f"Settings({self.url})"

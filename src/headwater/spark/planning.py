@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from uuid import uuid4
 
 from headwater.errors import DataLoss, OptionError, RollbackRequired
 from headwater.protocol.dcp.complete import NANOSECONDS
@@ -116,6 +117,7 @@ class Planning:
         self._coverage: tuple[Coverage | None] | None = None
         self._start_offset: Offset | None = None
         self._further = FURTHER_MAX
+        self._new_notes: Final = uuid4().hex
 
     def close(self) -> None:
         """Close the connection."""
@@ -185,9 +187,14 @@ class Planning:
         )
 
     def _complete(self, end: Offset, start_offset: Offset) -> Offset:
-        """Return an offset with the time until which it lacks no change: that of `start_offset` or a later one."""
+        """Return an offset with the time until which it lacks no change, that of `start_offset` or a later one.
+
+        It has the id of the reader's notes, too.
+        """
         seqnos = {vb: position.seqno for vb, position in end.positions.items() if self._is_on_log(vb, position)}
-        return replace(end, complete_until=self.nodes.complete.until(seqnos, start_offset.complete_until))
+        notes = (start_offset.notes or self._new_notes) if self.settings.undo_folder is not None else ""
+        until = self.nodes.complete.until(seqnos, start_offset.complete_until)
+        return replace(end, complete_until=until, notes=notes)
 
     def _is_on_log(self, vb: int, position: Position) -> bool:
         """Return True if a position is in the history that the node has: another branch's seqno says nothing of it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -29,6 +29,9 @@ from headwater.spark.planning import Planning, check, check_ends, check_fits, ch
 from headwater.spark.schema import choose, ddl
 from headwater.spark.settings import SourceSettings, parse
 from headwater.spark.target import DcpBatchWriter, DcpStreamWriter
+
+if TYPE_CHECKING:
+    from headwater.spark.keylog import KeyLog
 
 NOWHERE: Mapping[int, Position] = {}
 """The positions of ranges none of which rolls back."""
@@ -86,11 +89,13 @@ class DcpPartition(InputPartition):
         known: KnownNodes,
         coverage: Coverage | None,
         positions: Mapping[int, Position] = NOWHERE,
+        notes: str = "",
     ) -> None:
         self.parts: tuple[Range, ...] = tuple(parts)
         self.known: KnownNodes = known
         self.coverage: Coverage | None = coverage
         self.positions: Mapping[int, Position] = positions
+        self.notes: str = notes
 
 
 class _Reading:
@@ -123,7 +128,8 @@ class _Reading:
         """Yield a partition's rows as Arrow batches; runs in a task."""
         # Spark turns "no partitions" into one without content.
         if isinstance(partition, DcpPartition):
-            settings = replace(partition.known.for_task(self.settings), coverage=partition.coverage)
+            settings = partition.known.for_task(self.settings)
+            settings = replace(settings, coverage=partition.coverage, notes=partition.notes)
             yield from self.rows_of(settings, partition.parts, partition.positions)
         set_aside()
 
@@ -195,9 +201,10 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
     def __init__(self, settings: SourceSettings, schema: StructType, slots: int | None) -> None:
         super().__init__(settings, schema, slots)
         self._planning: Planning | None = None
+        self._log: KeyLog | None = None
 
     def __getstate__(self) -> Mapping[str, Any]:
-        return self.__dict__ | {"_planning": None}
+        return self.__dict__ | {"_planning": None, "_log": None}
 
     @property
     def planning(self) -> Planning:
@@ -233,15 +240,27 @@ class DcpStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         since, until = Offset.from_json(start), Offset.from_json(end)
         inputs = self.packed(ranges(since, until), self.planning.nodes.known(), until.coverage)
         if self.settings.undo_folder is not None:
-            self._prepare_undoing(inputs, since)
+            self._prepare_undoing(inputs, since, until)
         return inputs
 
-    def _prepare_undoing(self, inputs: Sequence[InputPartition], since: Offset) -> None:
+    def _prepare_undoing(self, inputs: Sequence[InputPartition], since: Offset, until: Offset) -> None:
+        """Claim and fold the folder of notes, and tell the tasks what they need to undo rollbacks.
+
+        Raises:
+            NotesError: the folder is lost, another query's or damaged.
+        """
         from headwater.spark.keylog import KeyLog  # noqa: PLC0415 -- Arrow: for readers that undo only
 
-        KeyLog(self.settings.undo_folder or "").fold()
+        if self._log is None or self._log.query != until.notes:
+            self._log = KeyLog(self.settings.undo_folder or "", until.notes)
+        if since.notes:
+            self._log.check()
+        elif until.notes:  # an offset that was written by an older release has none
+            self._log.claim(notes_expected=since.to_json() != self.initialOffset())
+        self._log.fold()
         for task in inputs:
             if isinstance(task, DcpPartition):
+                task.notes = until.notes
                 task.positions = {part.vbucket: since.position(part.vbucket) for part in task.parts if part.rollback}
 
     def commit(self, end: dict[str, Any]) -> None:

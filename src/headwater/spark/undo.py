@@ -6,8 +6,8 @@ vbucket, how often delivered changes were taken back: its generation. A key live
 a document compare.
 
 At a rollback the vbucket is read from 0, and of each document that comes with the rows that were delivered before
-(keylog.py): the version is yielded, in the new generation, unless it was the last one delivered and still stands. A
-document that was delivered and does not come is gone: a deletion is yielded in its place.
+(keylog.py): the version is yielded, in the new generation, unless it was certainly the last one delivered and still
+stands. A document that was delivered and does not come is gone: a deletion is yielded in its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from headwater.protocol.dcp.position import Position
 from headwater.spark.columns import ROLLBACK, RowMaker
-from headwater.spark.keylog import SCHEMA, Delivered, Identity, KeyLog, KeyWriter
+from headwater.spark.keyfile import SCHEMA, KeyWriter, Reach
+from headwater.spark.keylog import Delivered, Identity, KeyLog
 from headwater.spark.offsets import hex_uuid
 from headwater.spark.planner import Range
 from headwater.spark.reader import further, read
@@ -45,13 +46,19 @@ def read_undoing(
         names: wanted columns, in order.
         positions: of the ranges that roll back, where the reader stood before.
 
-    Raises: as `headwater.spark.reader.read`.
+    Raises:
+        NotesError: the folder is lost, another query's or damaged. Others as `headwater.spark.reader.read`.
     """
-    log = KeyLog(settings.undo_folder or "")
-    with log.writer() as writer:
+    log = KeyLog(settings.undo_folder or "", settings.notes)
+    with log.writer([_reach(part) for part in parts]) as writer:
         task = _Task(settings, names, parts, log, writer)
         yield from task.plain()
         yield from task.rolled_back(positions)
+
+
+def _reach(part: Range) -> Reach:
+    """Return what an attempt reads of a range; of one that rolls back, the vbucket from its beginning."""
+    return Reach(part.vbucket, part.generation, -1 if part.rollback else part.start_seqno, part.end_seqno)
 
 
 @dataclass
@@ -70,18 +77,20 @@ class _Repair:
     seen: set[Identity] = field(default_factory=set)
 
     def wants(self, identity: Identity, seqno: int, standing: int) -> bool:
-        """Return True unless this version was the last one delivered and still stands; note its document.
+        """Return True unless this version was certainly the last one delivered and still stands; note its document.
 
         Args:
             standing: the seqno up to which the delivered history is the node's.
         """
         self.seen.add(identity)
         last = self.delivered.get(identity)
-        return last is None or last.seqno != seqno or seqno > standing
+        return last is None or last.seqno != seqno or seqno > standing or not last.certain
 
     def gone(self) -> list[Identity]:
-        """Return the documents that were delivered, not as deletions, and that the vbucket has not."""
-        return [key for key, last in self.delivered.items() if not last.deleted and key not in self.seen]
+        """Return the documents that were delivered, not certainly as deletions, and that the vbucket has not."""
+        return [
+            key for key, last in self.delivered.items() if not (last.deleted and last.certain) and key not in self.seen
+        ]
 
 
 class _Task:
