@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from headwater.accounts.users import Account
 from headwater.node.config import NodeConfig
 from headwater.node.kv.sasl import MECHANISMS
+from headwater.node.users.file import UsersFile
+from headwater.node.users.logins import Users
 from headwater.protocol.scram import Scram, plain
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
@@ -109,6 +112,39 @@ def test_a_proof_that_was_heard_lets_nobody_in_again(tmp_path: Path) -> None:
         assert (await ask(talk, GET, key=b"k")).status == 0x24
 
     run(tmp_path, story, ann="secret")
+
+
+def another(file: UsersFile) -> None:
+    with file.editing() as accounts:
+        accounts["ann"] = Account.create("other", ())
+
+
+def nobody(file: UsersFile) -> None:
+    with file.editing() as accounts:
+        del accounts["ann"]
+
+
+@pytest.mark.parametrize("change", [another, nobody])
+def test_a_password_that_was_taken_away_amid_an_exchange_lets_nobody_in(
+    tmp_path: Path, change: Callable[[UsersFile], None]
+) -> None:
+    file = UsersFile(tmp_path)
+    with file.editing() as accounts:
+        accounts["ann"] = Account.create("secret", ())
+
+    async def story(counter: Desk) -> None:
+        counter.loop, counter.users = asyncio.get_running_loop(), Users(file=file)
+        counter.users.refresh()
+        talk, client = counter.session(), Scram("SCRAM-SHA256", "ann", "secret", "nonce")
+        challenge = await ask(talk, AUTH, key=b"SCRAM-SHA256", value=client.first())
+        change(file)
+        assert counter.users.refresh()
+        talk.kv.users_changed()
+        outcome = await ask(talk, STEP, key=b"SCRAM-SHA256", value=client.final(challenge.value))
+        assert (outcome.status, talk.kv.user) == (0x20, None)
+
+    with desk(tmp_path / "s") as counter:
+        asyncio.run(story(counter))
 
 
 def test_steps_out_of_order_let_nobody_in_and_an_exchange_can_be_begun_anew(tmp_path: Path) -> None:

@@ -157,6 +157,24 @@ def test_a_password_that_becomes_right_while_it_is_judged_is_not_remembered_as_w
     asyncio.run(story())
 
 
+def test_a_password_that_becomes_wrong_while_it_is_judged_lets_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = Users(file=store(tmp_path, ann="read"))
+    users.refresh()
+    judged = users._keys_if_right
+
+    def changed_meanwhile(user: str, password: str) -> object:
+        found = judged(user, password)
+        with UsersFile(tmp_path).editing() as accounts:
+            accounts["ann"] = Account.create("today's", read_grants("read"))
+        users.refresh()
+        return found
+
+    monkeypatch.setattr(users, "_keys_if_right", changed_meanwhile)
+    assert not right(users, "ann", "secret")
+
+
 def test_wrong_passwords_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "REFUSED_MAX", 3)
     users = Users({"ann": "secret"})

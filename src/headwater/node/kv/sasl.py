@@ -78,7 +78,8 @@ async def step(session: Session, request: SaslStep) -> SaslResponse:
     async def judge() -> bool:
         nonlocal outcome
         outcome = exchange.finish(request.value)
-        return outcome is not None
+        # The challenge may be hours old: a password that was taken away since is as wrong as any.
+        return outcome is not None and await session.server.users.has_keys(exchange.hash_name, user, exchange.keys)
 
     try:
         is_right = await _is_right_attempt(session, user, judge)

@@ -226,6 +226,14 @@ class Users:
             return await self.derivations.run(lambda: self.keys(hash_name, user))
         return self.keys(hash_name, user)
 
+    async def has_keys(self, hash_name: str, user: str, keys: Keys) -> bool:
+        """Return True if these keys, as `keys_for` once returned them, are still the user's.
+
+        Raises:
+            TooManyWait: as `keys_for`.
+        """
+        return await self.keys_for(hash_name, user) == keys
+
     def remembers(self, user: str, password: str) -> bool:
         """Return True if this password of the user was found right before, so that no keys need to be derived."""
         if not self.required:
@@ -262,8 +270,8 @@ class Users:
             return False
         reads = self._reads
         keys = await self.derivations.run(lambda: self._keys_if_right(user, password))
-        # The user may have been removed while the keys were derived.
-        if keys is not None and self.knows(user):
+        # The user may have been removed, or got another password, while the keys were derived.
+        if keys is not None and self.knows(user) and await self.has_keys(_PLAIN_HASH, user, keys):
             self._right[user] = (keys, self._digest(password))
             return True
         if reads == self._reads:  # otherwise the users have changed meanwhile, and the password may be right now

@@ -20,6 +20,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from headwater.accounts.keys import Keys
 
@@ -87,6 +88,8 @@ class Exchange:
             bound to a connection.
 
     Attributes:
+        hash_name: the name of the hash.
+        keys: the user's keys as the exchange began.
         is_for_another: True if the proof was bound to another connection.
         bound_to: the view of that other connection to which it was bound.
     """
@@ -94,9 +97,9 @@ class Exchange:
     def __init__(
         self, hash_name: str, first: First, keys: Keys, nonce: str, sees: Callable[[bytes], bool] = _never
     ) -> None:
-        self._hash = hash_name
+        self.hash_name: Final = hash_name
         self._first = first
-        self._keys = keys
+        self.keys: Final = keys
         self._sees = sees
         self.is_for_another: bool = False
         self.bound_to: bytes = b""
@@ -128,14 +131,14 @@ class Exchange:
             self.is_for_another, self.bound_to = True, bound
             return None
         auth_message = f"{self._first.bare},{self._challenge},{without_proof}".encode()
-        signature = hmac.digest(self._keys.stored_key, auth_message, self._hash)
+        signature = hmac.digest(self.keys.stored_key, auth_message, self.hash_name)
         client_proof = _base64(proof)
         if len(client_proof) != len(signature):
             return None
         client_key = bytes(a ^ b for a, b in zip(client_proof, signature, strict=True))
-        if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), self._keys.stored_key):
+        if not hmac.compare_digest(hashlib.new(self.hash_name, client_key).digest(), self.keys.stored_key):
             return None
-        return b"v=" + base64.b64encode(hmac.digest(self._keys.server_key, auth_message, self._hash))
+        return b"v=" + base64.b64encode(hmac.digest(self.keys.server_key, auth_message, self.hash_name))
 
 
 def _text(message: bytes) -> str:
