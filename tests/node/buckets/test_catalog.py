@@ -326,6 +326,34 @@ def test_a_bucket_whose_drop_was_refused_keeps_what_it_acknowledges_from_then_on
         assert buckets_of(node) == {"default": 1, "orders": b"acknowledged"}
 
 
+def test_a_quota_that_waited_is_not_given_to_a_newer_bucket_of_that_name() -> None:
+    """The request meant the documents that are gone; the newer bucket may need more room."""
+    opened: dict[str, OpenBucket] = {}
+
+    def serve(opening: OpenBucket) -> None:
+        opened[opening.entry.name] = opening
+
+    async def leave(closed: OpenBucket) -> None:
+        closed.committer.close()
+
+    async def story() -> None:
+        disk = FaultyDisk()
+        disk.make_directory(Path("/data"))
+        config, loop = NodeConfig(data=Path("/data"), vbuckets=2), asyncio.get_running_loop()
+        buckets = Catalog(config, disk, loop, Clock(), serve=serve, leave=leave)
+        await buckets.create(NewBucket("orders"))
+        changes = buckets.drop("orders"), buckets.create(NewBucket("orders"))
+        quota = buckets.set_quota(opened["orders"].bucket, 64)
+        *_, refused = await asyncio.gather(*changes, quota, return_exceptions=True)
+        assert isinstance(refused, CommandRefused) and refused.status == Status.KEY_ENOENT
+        assert buckets.quota_mib("orders") == 0
+        await buckets.set_quota(opened["orders"].bucket, 64)
+        assert buckets.quota_mib("orders") == 64
+        buckets.close(clean=True)
+
+    asyncio.run(story())
+
+
 def test_a_bucket_of_which_nobody_knows_how_it_is_listed_is_served_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither could the list with its drop be synced nor the one before be put back: the next start goes by either."""
     gone = list[str]()

@@ -277,25 +277,25 @@ class Catalog:
         opened = self._open.get(name)
         return 0 if opened is None else opened.entry.quota_mib
 
-    async def set_quota(self, name: str, quota_mib: int) -> None:
+    async def set_quota(self, bucket: Bucket, quota_mib: int) -> None:
         """Set the quota of a bucket in MiB, 0 for none; on return it is durable and in force.
 
         Raises:
-            CommandRefused: KEY_ENOENT; NOT_SUPPORTED for the first bucket; EINVAL if the quota is too small, or smaller
-                than the present size of the bucket's files.
+            CommandRefused: KEY_ENOENT if the bucket is dropped, also where a newer one has its name; NOT_SUPPORTED for
+                the first bucket; EINVAL if the quota is too small, or smaller than the present size of the bucket's
+                files.
             DiskFull, StorageError: the list could not be written, and the old quota stays in force.
             UnsureFile: the old quota stays in force, but the new one may be after a restart.
         """
-        if name == self._config.bucket:
+        if (name := bucket.name) == self._config.bucket:
             raise CommandRefused(
                 Status.NOT_SUPPORTED,
                 f'"{name}" is the bucket that the node was started with: the disk is its quota; others have one',
             )
         _check_quota(quota_mib)
         async with self._changing:
-            opened = self._open.get(name)
-            if opened is None:
-                raise CommandRefused(Status.KEY_ENOENT, "there is no such bucket")
+            self._check_open(bucket)
+            opened = self._open[name]
             disk, entry = opened.store.disk, replace(opened.entry, quota_mib=quota_mib)
             used = disk.used if isinstance(disk, QuotaDisk) else 0
             if quota_mib and used > quota_mib << 20:

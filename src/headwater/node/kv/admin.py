@@ -158,7 +158,7 @@ async def _give_collections_history(catalog: BucketCatalog, bucket: Bucket, numb
 
 _LIMITS = {
     b"max_size": _Limit(
-        "a quota", "bytes", 1 << 20, lambda catalog, bucket, size: catalog.set_quota(bucket.name, size >> 20)
+        "a quota", "bytes", 1 << 20, lambda catalog, bucket, size: catalog.set_quota(bucket, size >> 20)
     ),
     b"history_retention_seconds": _Limit(
         "a history", "seconds", 1, lambda catalog, bucket, age: catalog.keep_history(bucket, seconds=age)

@@ -186,7 +186,7 @@ class BucketCatalog(Protocol):
     def quota_mib(self, name: str) -> int:
         """Return the quota of a bucket in MiB; 0 for none."""
 
-    async def set_quota(self, name: str, quota_mib: int) -> None:
+    async def set_quota(self, bucket: Bucket, quota_mib: int) -> None:
         """Set the quota of a bucket in MiB (0: none); on return it is durable and in force.
 
         Raises:

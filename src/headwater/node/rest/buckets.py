@@ -78,7 +78,7 @@ async def alter(server: Services, _: tuple[str, ...], body: bytes) -> Made:
         # All fields are checked before anything is changed, so that a form with a mistake changes nothing.
         quota = _quota(form, may_lack=default is not None or any(each is not None for each in history))
         if quota is not None:
-            await server.catalog.set_quota(server.bucket.name, quota)
+            await server.catalog.set_quota(server.bucket, quota)
         if any(each is not None for each in history):
             await server.catalog.keep_history(server.bucket, *history)
         if default is not None:
