@@ -26,6 +26,7 @@ from headwater.spark.offsets import Offset
 from headwater.testing.node import Node, node
 from tests.pipelines.buckets import create
 from tests.pipelines.support import KEEP_TOMBSTONES, compact, missed
+from tests.spark.fakes import synced_files
 
 ROOT = Path(__file__).parents[2]
 END = Offset({0: Position(0, 1, 2, 2, 2)})
@@ -189,6 +190,20 @@ def test_a_batch_that_is_done_again_and_closes_nothing_leaves_no_window_of_its_f
     sink = ObserveSink(tmp_path / "state", "default", WindowLook(rules), to=str(tmp_path / "to"))
     sink.commit(sink.refresh().digest, END.to_json(), [LedgerAnswer(Windows().to_json(), [], 0, 0)])
     assert [*(tmp_path / "to" / "rates").iterdir(), *(tmp_path / "to" / "hot").iterdir()] == []
+
+
+def test_closed_windows_are_on_the_disk_before_the_commit_behind_which_none_writes_them_again(
+    bucket: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, place = WindowRules(seconds=1, delay_seconds=0, hot=0), tmp_path / "to" / "rates"
+    sink = ObserveSink(tmp_path / "state", "default", WindowLook(rules), to=str(tmp_path / "to"))
+    found = Windows({1_000_000_000: Window(), 9_000_000_000: Window()}, newest_ns=10_000_000_000)
+    synced = synced_files(monkeypatch, place)
+    with armed("ledger.before_commit=raise"), pytest.raises(InjectedFault):
+        sink.commit(sink.refresh().digest, END.to_json(), [LedgerAnswer(found.to_json(), [], 2, 0)])
+    [file] = place.iterdir()
+    inodes = [inode for inode, _ in synced]
+    assert inodes.index(file.stat().st_ino) < len(inodes) - 1 - inodes[::-1].index(place.stat().st_ino)
 
 
 def rows_of(place: Path) -> list[tuple[Any, ...]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pyarrow as pa
+import pytest
 
 from headwater.errors import RollbackRequired
 from headwater.kernels.columns import SCHEMA
@@ -146,6 +149,19 @@ class FakeBatches:
             decision = Rollback(0, "purged")
         if isinstance(decision, Rollback):
             raise RollbackRequired(vb, position.seqno, decision.seqno, decision.reason)
+
+
+def synced_files(monkeypatch: pytest.MonkeyPatch, path: Path) -> list[tuple[int, bool]]:
+    """Return a list that gets the inode of each file or folder that is synced, and whether `path` was there then."""
+    synced: list[tuple[int, bool]] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, path.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return synced
 
 
 def _records(vb: int, seqnos: list[int]) -> pa.RecordBatch:

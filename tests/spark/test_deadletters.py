@@ -6,6 +6,7 @@ import pytest
 from headwater.errors import OptionError, TooBig
 from headwater.spark.deadletters import DeadLetters, located, prepare_folder, task_name
 from headwater.spark.rows import Row
+from tests.spark.fakes import synced_files
 
 
 def test_rows_are_kept_with_the_reason_and_the_file_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -70,6 +71,16 @@ def test_letters_are_named_by_their_query_so_that_no_other_job_replaces_them(mon
         ("refused-job-00003", "refused-job-00003"),
         ("refused-job", "refused-job"),
     ]
+
+
+def test_a_power_cut_takes_no_letter_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A refused row is sent by nobody again: the task is done, and the batch noted."""
+    synced = synced_files(monkeypatch, tmp_path / "refused" / "task.parquet")
+    letters = DeadLetters(str(tmp_path / "refused"), "task")
+    letters.add([(Row(b"k", b"v"), TooBig("set"))])
+    letters.close()
+    file, folder = ((tmp_path / "refused" / name).stat().st_ino for name in ("task.parquet", "."))
+    assert synced[-2:] == [(file, False), (folder, True)]
 
 
 def test_a_relative_path_means_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from headwater.pipelines.windows import (
     split,
     whose_of,
 )
-from headwater.spark.deadletters import filesystem, located, prepare_folder, remove
+from headwater.spark.deadletters import filesystem, located, prepare_folder, remove, reveal
 from headwater.spark.settings import parse
 
 NAMES = ("event", "key", "cas", "expiry")
@@ -184,7 +184,8 @@ def _write(place: str, name: str, rows: pa.Table | None) -> None:
         return
     # Readers of folders pass over names that begin with an underscore.
     pq.write_table(rows, f"{base}/_{name}.parquet", filesystem=files)
-    files.move(f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
+    # On the disk before the commit behind which no batch writes these windows again.
+    reveal(files, f"{base}/_{name}.parquet", f"{base}/{name}.parquet")
 
 
 def described(start: int, window: Window, rules: WindowRules) -> dict[str, Any]:

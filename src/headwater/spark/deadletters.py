@@ -3,10 +3,12 @@
 Each task writes one file, whose name has its query and batch, so that a repeated task replaces its own file, and
 removes it if nothing was refused this time. A file appears whole or not at all: it is written under a name that Spark
 ignores and that only this attempt uses (a task taken for lost may go on writing during its repetition), then renamed.
+On a disk it is synced, since nobody sends its rows again once the batch is done.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +18,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from headwater.errors import OptionError, StatusError
+from headwater.folders import make_folder, sync_folder
 from headwater.spark.rows import Row
 
 _KINDS: dict[str, Any] = {
@@ -51,9 +54,26 @@ def filesystem(place: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 def prepare_folder(place: str) -> str:
     """Create the folder for files that may never come, so that a failure shows at the start. Raises OSError."""
-    files, base = filesystem(place)
-    files.create_dir(base, recursive=True)
+    _create_folder(*filesystem(place))
     return place
+
+
+def _create_folder(files: pyarrow.fs.FileSystem, base: str) -> None:
+    if isinstance(files, pyarrow.fs.LocalFileSystem):
+        make_folder(Path(base))
+    else:
+        files.create_dir(base, recursive=True)
+
+
+def reveal(files: pyarrow.fs.FileSystem, written: str, path: str) -> None:
+    """Give a written file its name, and with it replace what had that name; on return a disk has both."""
+    is_local = isinstance(files, pyarrow.fs.LocalFileSystem)
+    if is_local:
+        with Path(written).open("rb") as file:
+            os.fsync(file.fileno())
+    files.move(written, path)
+    if is_local:
+        sync_folder(Path(path).parent)
 
 
 class DeadLetters:
@@ -75,7 +95,7 @@ class DeadLetters:
         if not refusals:
             return
         if self._writer is None:
-            self._files.create_dir(self._base, recursive=True)
+            _create_folder(self._files, self._base)
             self._writer = pq.ParquetWriter(self._open, SCHEMA, filesystem=self._files)
         records = [_record(row, error) for row, error in refusals]
         self._writer.write_table(pa.Table.from_pylist(records, SCHEMA))
@@ -84,15 +104,17 @@ class DeadLetters:
         """Make the file visible; if it has no rows, remove the file of an earlier attempt."""
         if self._writer is not None:
             self._writer.close()
-            self._files.move(self._open, self._path)
+            reveal(self._files, self._open, self._path)
         else:
             remove(self._files, self._path)
 
 
 def remove(files: pyarrow.fs.FileSystem, path: str) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it is there; on return it is gone from a disk."""
     if files.get_file_info(path).type != pyarrow.fs.FileType.NotFound:
         files.delete_file(path)
+        if isinstance(files, pyarrow.fs.LocalFileSystem):
+            sync_folder(Path(path).parent)
 
 
 def task_name(job: str, batch: int | None = None) -> str:
