@@ -23,7 +23,7 @@ from headwater.lake.commit import Record
 from headwater.lake.log import Action, DataFile, TableLog, creation, removal
 from headwater.lake.shape import fields
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import DAY
+from headwater.lake.vacuum import DAY
 
 WEEKS = 2
 STATS = '{"numRecords":9,"minValues":{"vbucket":0},"maxValues":{"vbucket":9}}'

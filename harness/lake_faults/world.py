@@ -42,7 +42,7 @@ from harness.processes import descendants, is_stopped
 from headwater import client as headwater_client
 from headwater.client import Client
 from headwater.errors import HeadwaterError
-from headwater.lake import upkeep
+from headwater.lake import folds, upkeep
 from headwater.lake.commit import record_of
 from headwater.lake.iceberg import entry
 from headwater.lake.iceberg.place import FOLDER
@@ -50,6 +50,7 @@ from headwater.lake.index import FOLDER as INDEXES
 from headwater.lake.index import Indexes
 from headwater.lake.log import DataFile, TableLog, removal
 from headwater.lake.store import TableStore
+from headwater.lake.vacuum import vacuum
 from headwater.lake.vectors import read as read_vector
 from headwater.lake.verify import check_indexes
 from headwater.pipelines.tasks import SEED
@@ -482,7 +483,7 @@ class World:
         """Fold the table, as `headwater lake optimize` does."""
         if log := self._log():
             indexes = Indexes(log.store, log.state.id, bytes.fromhex(log.state.properties[SEED]))
-            folded = upkeep.optimize(log, indexes, everything=self.random.random() < 0.5)
+            folded = folds.optimize(log, indexes, everything=self.random.random() < 0.5)
             self.told(f"{folded} files are folded")
 
     def checkpoint(self) -> None:
@@ -498,7 +499,7 @@ class World:
         if log := self._log():
             days = self.random.choice((-400, 0, 3, 8, 40, 400))
             self._age(log)
-            gone = upkeep.vacuum(log, now=time.time() + days * DAY)
+            gone = vacuum(log, now=time.time() + days * DAY)
             self.told(f"vacuum, the clock {days} days off: {len(gone)} files removed")
 
     def _age(self, log: TableLog) -> None:

@@ -18,7 +18,7 @@ from harness.readers.reading import ROW_ID, Rows, plain
 from headwater import testing
 from headwater.client import Client
 from headwater.errors import HeadwaterError
-from headwater.lake import upkeep
+from headwater.lake import folds, upkeep
 from headwater.pipelines.mirror import mirror
 from headwater.pipelines.tables import open_table
 from headwater.testing.node import Node
@@ -162,7 +162,7 @@ def folded(table: Writing, kind: str) -> Written:
     """The same, folded into one file, with a checkpoint, and overwritten again."""
     _usual(table)
     log, indexes = open_table(str(table.place))
-    upkeep.optimize(log, indexes, everything=True)
+    folds.optimize(log, indexes, everything=True)
     upkeep.checkpoint(log)
     table.batch(4, range(10, 30))
     yield kind, table.place, WHOLE, table.documents()

@@ -26,7 +26,7 @@ from unittest import mock
 from harness.simulation.host import Clock
 from harness.world.blocking import current
 from headwater.backup import archive, place
-from headwater.lake import objects, upkeep
+from headwater.lake import objects, upkeep, vacuum
 from headwater.lake.objects import _Shared
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ REPEATS_SHARE = 0.5
 """The share of changes without an answer that the library itself requests once more."""
 
 HASTY = {
-    "RETENTION": RETENTION_SECONDS,
-    "LOG_RETENTION": RETENTION_SECONDS,
-    "UNDER_WAY_SECONDS": UNDER_WAY_SECONDS,
-    "VACUUM_SECONDS": VACUUM_SECONDS,
-    "CHECKPOINT_EVERY": CHECKPOINT_EVERY,
+    (vacuum, "RETENTION"): RETENTION_SECONDS,
+    (vacuum, "LOG_RETENTION"): RETENTION_SECONDS,
+    (vacuum, "UNDER_WAY_SECONDS"): UNDER_WAY_SECONDS,
+    (upkeep, "VACUUM_SECONDS"): VACUUM_SECONDS,
+    (upkeep, "CHECKPOINT_EVERY"): CHECKPOINT_EVERY,
 }
 """Constants of upkeep, with their values in a simulated world."""
 
@@ -197,6 +197,6 @@ def served(server: ObjectServer) -> Iterator[None]:
         stack.enter_context(mock.patch.object(objects, "_connected", connected))
         stack.enter_context(mock.patch.object(place, "import_module", lambda name: None))
         stack.enter_context(mock.patch.object(archive, "datetime", times))
-        for name, value in HASTY.items():
-            stack.enter_context(mock.patch.object(upkeep, name, value))
+        for (module, name), value in HASTY.items():
+            stack.enter_context(mock.patch.object(module, name, value))
         yield

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from headwater.lake.layout import OF_DELTA, TableLayout
 from headwater.lake.log import FOLDER, TableLog, creation, record, removal
 from headwater.lake.places import store_of
 from headwater.lake.shape import TableShape, fields
+from headwater.lake.vacuum import DAY
 from headwater.lake.writer import Portion, TaskResult, write
 
 SEED = bytes(range(16))
@@ -147,3 +150,34 @@ def held(place: str | Path) -> dict[str, str]:
     read = {row["key"].decode(): row["value"].decode() for row in found}
     assert len(read) == len(found), "a key has two rows"
     return read
+
+
+def small_files(place: Path, count: int) -> Table:
+    """Return a table of small files of five documents each; each file's batch deletes the first document of the one
+    before.
+    """
+    table = Table(place)
+    for n in range(count):
+        table.take(*[(f"k{n}-{i}", 0, 10 * n + i, "v") for i in range(5)], (f"k{n - 1}-0", 0, 10 * n + 9, None))
+    return table
+
+
+def expected(count: int) -> set[str]:
+    """Return the documents of such a table."""
+    return {f"k{n}-{i}" for n in range(count) for i in range(5) if i or n == count - 1}
+
+
+def set_properties(table: Table, **properties: str) -> None:
+    """Set some of Delta's properties of a table."""
+    metadata = table.log.state.metadata
+    named = {f"delta.{name}": text for name, text in properties.items()}
+    changed = metadata | {"configuration": metadata["configuration"] | named}
+    assert table.log.commit([{"metaData": changed}], "SET TBLPROPERTIES")
+
+
+def aged(place: Path, days: float) -> None:
+    """Make all files of a folder so many days old."""
+    then = time.time() - days * DAY
+    for folder, _, names in os.walk(place):
+        for name in names:
+            os.utime(Path(folder, name), (then, then))

@@ -16,10 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headwater.errors import InvariantBroken, TableChanged, TableError
 from headwater.lake import checkpoints, lineage
 from headwater.lake.commit import BatchCommit, Record, commit, record_of
+from headwater.lake.folds import commit as fold_in
+from headwater.lake.folds import fold, optimize
 from headwater.lake.log import FOLDER, TableLog, removal
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import checkpoint, fold, optimize, vacuum
-from headwater.lake.upkeep import commit as fold_in
+from headwater.lake.upkeep import checkpoint
+from headwater.lake.vacuum import vacuum
 from headwater.lake.vectors import rows_of
 from tests.lake.support import Table, held, restore, row_ids
 

@@ -10,10 +10,10 @@ import pytest
 
 from headwater import folders
 from headwater.errors import TableError
-from headwater.lake import index, upkeep
+from headwater.lake import folds, index
+from headwater.lake.folds import FoldTask
 from headwater.lake.layout import DATA, OF_DELTA, OF_ICEBERG, VECTORS, TableLayout
 from headwater.lake.places import check_apart, check_clear, store_of
-from headwater.lake.upkeep import FoldTask
 from tests.lake.support import SEED, Table
 
 BOTH = pytest.mark.parametrize("layout", [OF_DELTA, OF_ICEBERG])
@@ -28,7 +28,7 @@ def test_rows_files_and_vectors_of_a_table_lie_where_its_layout_says(layout: Tab
     table = Table(tmp_path, layout)
     table.take(*[(f"k{key}", key % 4, 1 + key, "one") for key in range(3000)])
     table.take(*[(f"k{key}", key % 4, 4000 + key, "two") for key in range(0, 3000, 2)])
-    upkeep.optimize(table.log, table.indexes, everything=True)
+    folds.optimize(table.log, table.indexes, everything=True)
     table.take(*[(f"k{key}", key % 4, 8000 + key, None) for key in range(0, 3000, 3)])
     assert len(table.held()) == 2000
     assert len(parquet(tmp_path / layout.data)) == 3

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from headwater.errors import TableChanged
-from headwater.lake import lineage, upkeep, writer
+from headwater.lake import folds, lineage, upkeep, writer
 from headwater.lake.iceberg import entry
 from headwater.lake.iceberg.place import PROPERTY
 from headwater.lake.index import FOLDER as INDEXES
@@ -57,7 +57,7 @@ def by_readers(place: Path) -> dict[str, tuple[int, int]]:
 
 
 def fold(table: Table) -> None:
-    assert upkeep.optimize(table.log, table.indexes, everything=True)
+    assert folds.optimize(table.log, table.indexes, everything=True)
 
 
 @in_each_layout
@@ -225,10 +225,10 @@ def test_a_table_that_keeps_ids_may_be_published_later(tmp_path: Path) -> None:
 def test_a_fold_that_read_its_files_before_their_rows_had_ids_brings_nothing(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.take(*stored("v", 1), fresh=[0])
-    folded = upkeep.fold(table.store, table.log.state.fields, table.indexes, list(table.log.state.files.values()))
+    folded = folds.fold(table.store, table.log.state.fields, table.indexes, list(table.log.state.files.values()))
     begun(table)
     first = only_ids(tmp_path)
-    assert not upkeep.commit(table.log, folded)
+    assert not folds.commit(table.log, folded)
     assert only_ids(tmp_path) == first
 
 
@@ -406,12 +406,12 @@ def test_a_fold_that_began_while_ids_were_not_kept_does_not_come_in_when_they_ar
     table.take(*stored("w", 100, KEYS[:4]))
     give(table, enabled="false")
     state = table.log.refresh()
-    folded = upkeep.fold(
+    folded = folds.fold(
         table.log.store, state.fields, table.indexes, list(state.files.values()), columns=state.id_columns
     )
     begun(table)
     first = only_ids(tmp_path)
-    assert not upkeep.commit(table.log, folded)
+    assert not folds.commit(table.log, folded)
     assert only_ids(tmp_path) == first
 
 

@@ -10,10 +10,13 @@ import polars as pl
 import pytest
 
 from headwater.errors import CorruptStore, TableAway, TableChanged, UnsupportedTable
+from headwater.lake.facts import history
+from headwater.lake.folds import optimize
 from headwater.lake.log import FOLDER, TableLog, creation, data_file, identity
 from headwater.lake.shape import delta_field, fields
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import DAY, checkpoint, history, optimize, vacuum
+from headwater.lake.upkeep import checkpoint
+from headwater.lake.vacuum import DAY, vacuum
 from tests.lake.support import Table
 
 

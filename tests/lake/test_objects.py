@@ -17,11 +17,12 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import ConnectionLost, TableAway, TableError, TransportError
-from headwater.lake import objects, upkeep
+from headwater.lake import folds, objects, upkeep
 from headwater.lake.files import DataWriter
 from headwater.lake.index import Indexes, hashes_of, index_of
 from headwater.lake.log import FOLDER, TableLog
 from headwater.lake.places import store_of
+from headwater.lake.vacuum import vacuum
 from headwater.pipelines.failures import passes
 from tests.lake.s3_server import AUTHORISED, BUCKET, make_bucket, options_of, s3_server
 from tests.lake.support import SEED, Table, rows
@@ -276,7 +277,7 @@ def test_a_table_is_written_folded_and_read_by_somebody_else(place: str) -> None
     for number in range(10):
         table.take(*[(f"k{key}", key % 4, 1 + number * 100 + key, f"{number}") for key in range(number, 40)])
     table.take(("k0", 0, 5000, None))
-    upkeep.optimize(table.log, table.indexes)
+    folds.optimize(table.log, table.indexes)
     upkeep.checkpoint(table.log)
     assert len(table.log.state.files) < 8
     fresh = TableLog(store_of(place)).refresh()
@@ -284,4 +285,4 @@ def test_a_table_is_written_folded_and_read_by_somebody_else(place: str) -> None
     found = pl.read_delta(place, columns=["key", "value"], storage_options=options_of(place)).to_dicts()
     expected = {f"k{key}".encode(): f"{min(key, 9)}".encode() for key in range(1, 40)}
     assert {row["key"]: row["value"] for row in found} == expected and len(found) == 39
-    assert upkeep.vacuum(table.log) == []
+    assert vacuum(table.log) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.lake import upkeep
+from headwater.lake import folds, upkeep
 from headwater.lake.quarantine import REASON, QuarantineShape, bring_back, clear, columns, is_level
 from tests.lake.support import Table, rows
 
@@ -51,7 +51,7 @@ def test_what_was_brought_back_for_another_version_is_not_level(table: Table) ->
 def test_a_fold_is_no_batch_and_what_it_folded_comes_back_with_its_dead_rows(table: Table) -> None:
     table.take(("a", 0, 3, None))
     named = table.log.state.version
-    assert upkeep.optimize(table.log, None, everything=True)
+    assert folds.optimize(table.log, None, everything=True)
     assert is_level(table.log, named)
     table.take(("b", 0, 4, None))
     upkeep.checkpoint(table.log)

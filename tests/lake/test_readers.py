@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from headwater import testing
-from headwater.lake import lineage, upkeep
+from headwater.lake import folds, lineage, upkeep
 from headwater.pipelines.mirror import mirror
 from tests.guides.blocks import blocks
 from tests.lake.support import Table
@@ -47,7 +47,7 @@ def test_duckdb_sees_no_row_that_is_dead(keeps_ids: bool, duck: Any, tmp_path: P
 
     assert seen() == expected
     upkeep.checkpoint(table.log)
-    upkeep.optimize(table.log, table.indexes, everything=True)
+    folds.optimize(table.log, table.indexes, everything=True)
     assert seen() == expected
 
 

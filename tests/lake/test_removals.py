@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.lake import checkpoints, removals
+from headwater.lake.folds import optimize
 from headwater.lake.log import FOLDER, TableLog, data_file, identity
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import DAY, checkpoint, optimize, vacuum
+from headwater.lake.upkeep import checkpoint
+from headwater.lake.vacuum import DAY, vacuum
 from tests.lake.support import Table, restore
 
 F, G = "ab^-aqEH.-t@S}K{vb[*k^", "cd^-aqEH.-t@S}K{vb[*k^"

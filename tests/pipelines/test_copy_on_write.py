@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from harness.nodes import diverge
 from headwater.errors import TableError
 from headwater.failpoints import armed
-from headwater.lake import upkeep
+from headwater.lake import folds
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
 from headwater.pipelines.mirror import mirror
@@ -93,12 +93,12 @@ def test_columns_that_come_with_the_rows_that_replace_others_are_in_all_files(tm
 
 def test_files_are_folded_and_what_was_killed_is_done_again(bucket: Node, tmp_path: Path) -> None:
     with bucket.client() as client:
-        for n in range(upkeep.FAN + 1):
+        for n in range(folds.FAN + 1):
             client.set_many((f"b{n}-{i}", b"v") for i in range(5))
             client.set("a1", f"{n}".encode())
             run(bucket, tmp_path)
     log = TableLog(TableStore(tmp_path))
-    assert len(log.refresh().files) < upkeep.FAN
+    assert len(log.refresh().files) < folds.FAN
     change(bucket, "two")
     with armed("lake.before_commit=eio"):
         run(bucket, tmp_path, retry_seconds=60)

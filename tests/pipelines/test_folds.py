@@ -20,12 +20,13 @@ import pytest
 from harness.lake_faults.world import VBUCKETS, World, nodes_of
 from harness.nodes import until
 from harness.processes import descendants, is_stopped
-from headwater.lake import upkeep
+from headwater.lake import folds, upkeep
 from headwater.lake.commit import record_of
+from headwater.lake.facts import history
+from headwater.lake.folds import FAN, FOLD, FoldTask, choose, commit
 from headwater.lake.index import Indexes
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import FAN, FOLD, FoldTask, choose, commit, history
 from headwater.lake.verify import check_indexes
 from headwater.pipelines.local import Folds
 from headwater.pipelines.mirror import mirror
@@ -93,7 +94,7 @@ def opened(place: Path) -> TableLog:
     return log
 
 
-def folds(place: Path) -> int:
+def committed_folds(place: Path) -> int:
     """How many folds of ours are versions of a table."""
     return sum(each["operation"] == "OPTIMIZE" for each in history(opened(place), 1000))
 
@@ -145,11 +146,11 @@ def test_a_process_that_is_killed_in_a_fold_is_told_and_begun_again_and_batches_
     (following,) = running.mirrors
     pid = stands(running, monkeypatch)
     running.one()  # batches do not wait for a fold
-    assert folds(place) == 0 and following.problems == []
+    assert committed_folds(place) == 0 and following.problems == []
     os.kill(pid, signal.SIGKILL)
     running.until(lambda: following.problems)
     assert following.problems == ["upkeep: the process that folds files and writes checkpoints died"]
-    running.until(lambda: folds(place))
+    running.until(lambda: committed_folds(place))
     assert following.told.retries == 0 and following.told.problem == ""
     following.stop()
     check(running.bucket, place)
@@ -172,7 +173,7 @@ def test_a_fold_that_hangs_is_killed_told_and_done_again(
     running.until(lambda: following.problems)
     assert following.problems == ["upkeep: a fold or checkpoint did not end in 600 s; its process was killed"]
     nobody_stands()
-    running.until(lambda: folds(place))
+    running.until(lambda: committed_folds(place))
     following.stop()
     check(running.bucket, place)
 
@@ -198,7 +199,7 @@ def test_a_fold_that_gets_no_memory_fails_alone_and_the_next_is_of_fewer_files(
         batches.until(lambda: following.problems)
         monkeypatch.setenv(POINTS, "")
         assert following.problems == ["upkeep: lake.folding"]
-        batches.until(lambda: folds(place))
+        batches.until(lambda: committed_folds(place))
     finally:
         following.stop()
     assert following.told.retries == 0
@@ -216,7 +217,7 @@ def test_a_run_that_ends_while_its_fold_hangs_ends_and_says_so(
         mirror(None, bucket.url, place, once=True, workers=0, upkeep=False)
     batches.one()
     monkeypatch.setenv(POINTS, "lake.folding=stop")
-    monkeypatch.setattr(upkeep, "HANG_SECONDS", 3.0)
+    monkeypatch.setattr(folds, "HANG_SECONDS", 3.0)
     told = mirror(None, bucket.url, place, once=True, workers=1)
     assert told.problem == "upkeep: a fold or checkpoint did not end in 3 s; its process was killed"
     nobody_stands()
@@ -268,9 +269,9 @@ def test_what_somebody_else_does_to_the_table_while_a_fold_is_at_work_stands(
     while not (told and "too late" not in told[-1]):  # a batch may come between
         getattr(stranger, what)()
     running.one()
-    before = folds(place)
+    before = committed_folds(place)
     os.kill(pid, signal.SIGCONT)
-    running.until(lambda: folds(place) > before)
+    running.until(lambda: committed_folds(place) > before)
     following.stop()
     assert following.problems == []
     check(running.bucket, place)
@@ -286,10 +287,10 @@ def test_two_mirrors_of_one_table_whose_folds_are_of_the_same_files_bring_one_in
     try:
         both.until(lambda: len(stopped()) == 2)
         monkeypatch.setenv(POINTS, "")
-        assert folds(place) == 0
+        assert committed_folds(place) == 0
         for pid in stopped():
             os.kill(pid, signal.SIGCONT)
-        both.until(lambda: folds(place))
+        both.until(lambda: committed_folds(place))
         for _ in range(FAN):
             both.one()
     finally:

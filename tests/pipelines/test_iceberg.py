@@ -19,14 +19,15 @@ from harness.nodes import diverge
 from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import ConnectionLost, OptionError, TableError, UnsupportedTable
 from headwater.failpoints import armed
-from headwater.lake import upkeep
+from headwater.lake import facts
+from headwater.lake.folds import FAN
 from headwater.lake.iceberg import entry, publish
 from headwater.lake.iceberg.place import FOLDER, PROPERTY
 from headwater.lake.layout import FEATURE, VECTORS
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
 from headwater.lake.store import Before, TableStore
-from headwater.lake.upkeep import FAN
+from headwater.lake.vacuum import vacuum as remove_unneeded
 from headwater.pipelines.mirror import MirrorProgress, mirror
 from headwater.pipelines.tables import fold, vacuum
 from headwater.testing.node import Node, node
@@ -370,7 +371,7 @@ def test_the_table_has_the_time_up_to_which_nothing_is_missing_as_a_property(buc
     place = tmp_path / "t"
     run(bucket, place, format=ALONE)
     newest = json.loads(max((place / "metadata").glob("v*.json"), key=lambda file: file.stat().st_mtime_ns).read_text())
-    told = upkeep.describe(log_of(place))["complete_until"]
+    told = facts.describe(log_of(place))["complete_until"]
     assert told and newest["properties"]["headwater.complete-until"] == told
 
 
@@ -381,7 +382,7 @@ def test_a_table_of_iceberg_alone_goes_on_without_the_option(bucket: Node, tmp_p
     run(bucket, place, format="delta", changelog=True)
     check(bucket, place)
     assert not (place / FOLDER).exists()
-    assert upkeep.describe(log_of(place))["formats"] == ["iceberg"]
+    assert facts.describe(log_of(place))["formats"] == ["iceberg"]
 
 
 @pytest.mark.parametrize(("first", "then", "advice"), [
@@ -428,7 +429,7 @@ def test_a_vacuum_removes_what_no_snapshot_needs(bucket: Node, tmp_path: Path) -
     failed.write_bytes(b"half")
     vectors = len(list((place / VECTORS).iterdir()))
     log = log_of(place)
-    gone = upkeep.vacuum(log, 3600.0, time.time() + 10 * 86_400)
+    gone = remove_unneeded(log, 3600.0, time.time() + 10 * 86_400)
     assert not failed.exists()
     assert len(list((place / VECTORS).iterdir())) < vectors
     assert {path.partition("/")[0] for path in gone} == {"data", VECTORS}
@@ -469,7 +470,7 @@ def test_a_catalog_follows_a_mirror_and_the_tables_beside_it(
     assert {key.encode() for key in in_catalog(catalog, "orders")} == documents(bucket).keys()
     for end in ("", "_changes", "_quarantine"):
         assert entry.differences(log_of(f"{place}{end}")) == []
-    assert upkeep.describe(log_of(place))["catalog"] == "tests:shop.orders"
+    assert facts.describe(log_of(place))["catalog"] == "tests:shop.orders"
 
 
 def test_what_a_failover_took_back_is_taken_back_in_the_catalog(

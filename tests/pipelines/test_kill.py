@@ -14,9 +14,9 @@ import pytest
 
 from harness.nodes import diverge
 from harness.processes import descendants, lives
+from headwater.lake.folds import FAN
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import FAN
 from headwater.lake.verify import of_table
 from headwater.pipelines.mirror import mirror
 from headwater.testing.node import Node, node

@@ -17,12 +17,12 @@ from harness.nodes import cluster, diverge, keep, return_to
 from headwater import failpoints
 from headwater.client import connect
 from headwater.errors import DataLoss, TableChanged, TableError, TransportError
+from headwater.lake.facts import describe, history
 from headwater.lake.freshness import complete_text
 from headwater.lake.log import TableLog, removal
 from headwater.lake.shape import PLAIN
 from headwater.lake.store import TableStore
 from headwater.lake.unfold import UNFOLDED
-from headwater.lake.upkeep import describe, history
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.jobs import OnEngines
 from headwater.pipelines.local import LocalEngine, Workers

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from harness.nodes import cluster, diverge
 from headwater.errors import TableError
-from headwater.lake import upkeep
+from headwater.lake import folds
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
 from headwater.pipelines.jobs import Mirror
@@ -235,7 +235,7 @@ def test_documents_become_variant_and_what_is_no_json_is_in_quarantine(
     assert all(row.text == row.parsed for row in found.values())
     log = TableLog(TableStore(place))
     log.refresh()
-    assert upkeep.optimize(log, None, everything=True) > 1  # among them a file of Spark's, whose column is annotated
+    assert folds.optimize(log, None, everything=True) > 1  # among them a file of Spark's, whose column is annotated
     assert read() == found
     quarantined = spark.read.format("delta").load(f"{place}_quarantine").select("key", "reason").collect()
     assert {bytes(row.key) for row in quarantined} == {b"b", b"\xff"}

@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 from harness.nodes import diverge
 from headwater.cli.app import app
 from headwater.errors import ConnectionLost, TableError
-from headwater.lake import upkeep
+from headwater.lake import folds, upkeep
 from headwater.lake.iceberg.entry import differences, is_published
 from headwater.lake.log import TableLog
 from headwater.lake.objects import ObjectStore
 from headwater.lake.places import store_of
 from headwater.lake.store import Before
+from headwater.lake.vacuum import vacuum
 from headwater.pipelines import attempts
 from headwater.pipelines.collections import ChosenCollections, Tables
 from headwater.pipelines.mirror import MirrorProgress, mirror
@@ -87,7 +88,7 @@ def test_both_formats_lie_on_the_store(form: str, bucket: Node, place: str) -> N
         log = TableLog(store_of(each))
         log.refresh()
         assert is_published(log.state) and differences(log) == []
-        upkeep.vacuum(log, 3600.0)
+        vacuum(log, 3600.0)
         assert differences(log) == []
 
 
@@ -150,7 +151,7 @@ def test_a_table_is_folded_verified_and_vacuumed_by_hand(bucket: Node, place: st
     store = store_of(place)
     before = len(store.list())
     # A day later: what was folded is removed, what the table needs is not.
-    gone = upkeep.vacuum(TableLog(store), 3600.0, now=max(file.modified for file in store.list()) + 7200)
+    gone = vacuum(TableLog(store), 3600.0, now=max(file.modified for file in store.list()) + 7200)
     assert len(gone) >= 3 and len(store.list()) < before
     is_equal(bucket, place)
     assert "all is well" in told("verify", place, "--bucket", bucket.url).stdout
@@ -163,7 +164,7 @@ def test_a_mirror_folds_and_checkpoints_on_the_way(bucket: Node, place: str, mon
     mirror(None, bucket.url, place, once=True, workers=0, reading={"maxChangesPerTrigger": "8"})
     assert table(place) == documents(bucket)
     log = TableLog(store_of(place))
-    assert len(log.refresh().files) < upkeep.FAN
+    assert len(log.refresh().files) < folds.FAN
     assert any(".checkpoint." in file.path for file in log.store.list("_delta_log"))
 
 

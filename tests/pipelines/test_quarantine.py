@@ -18,7 +18,7 @@ import pytest
 
 from harness.nodes import diverge
 from headwater.errors import TableError
-from headwater.lake import upkeep
+from headwater.lake import facts, folds, upkeep
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
 from headwater.lake.unfold import is_text
@@ -225,7 +225,7 @@ def test_a_driver_that_died_and_a_fold_by_hand_before_the_next_one(
         mirror(bucket, tmp_path / "t")
     log = TableLog(TableStore(beside(tmp_path / "t")))
     log.refresh()
-    assert upkeep.optimize(log, None, everything=True) > 0
+    assert folds.optimize(log, None, everything=True) > 0
     upkeep.checkpoint(log)
     diverge(bucket, lost=lambda: None)
     mirror(bucket, tmp_path / "t")
@@ -234,14 +234,14 @@ def test_a_driver_that_died_and_a_fold_by_hand_before_the_next_one(
 
 def test_folds_of_the_quarantine_change_nothing_and_are_not_taken_back(bucket: Node, tmp_path: Path) -> None:
     seed(bucket)
-    for n in range(2 * upkeep.FAN):
+    for n in range(2 * folds.FAN):
         with bucket.client() as client:
             client.set_many((f"a{i}", f"bad{n}".encode()) for i in range(n, n + 20))
         mirror(bucket, tmp_path / "t", upkeep=True)
         check(bucket, tmp_path / "t")
     log = TableLog(TableStore(beside(tmp_path / "t")))
     log.refresh()
-    operations = [each["operation"] for each in upkeep.history(log)]
+    operations = [each["operation"] for each in facts.history(log)]
     assert "OPTIMIZE" in operations and "RESTORE" not in operations
 
 
@@ -299,7 +299,7 @@ def test_a_mirror_that_wakes_after_another_took_its_batch_back(
     check(bucket, tmp_path / "t")
     log = TableLog(TableStore(beside(tmp_path / "t")))
     log.refresh()
-    assert [each["operation"] for each in upkeep.history(log)].count("RESTORE") == 2
+    assert [each["operation"] for each in facts.history(log)].count("RESTORE") == 2
 
 
 def _remove(place: Path) -> None:
@@ -355,4 +355,4 @@ def test_worker_processes_and_a_table_without_vectors_do_the_same(bucket: Node, 
     spoil(bucket, "more")
     mirror(bucket, tmp_path / "t", workers=2, copy_on_write=True)
     check(bucket, tmp_path / "t")
-    assert upkeep.describe(TableLog(TableStore(tmp_path / "t")))["quarantine"]["rows"] == len(misfits(bucket))
+    assert facts.describe(TableLog(TableStore(tmp_path / "t")))["quarantine"]["rows"] == len(misfits(bucket))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headwater import testing
-from headwater.lake.upkeep import FAN
+from headwater.lake.folds import FAN
 from headwater.pipelines.mirror import mirror
 from tests.tracing import told, traced
 

@@ -15,9 +15,9 @@ import pytest
 
 from harness.lake_faults.engines import ELSEWHERE, OnSpark, driver_that_dies
 from harness.nodes import cluster, diverge, keep, leave, put, return_to
+from headwater.lake.folds import FAN
 from headwater.lake.log import TableLog
 from headwater.lake.store import TableStore
-from headwater.lake.upkeep import FAN
 from headwater.lake.verify import of_table
 from headwater.lake.writer import TaskResult
 from headwater.pipelines.jobs import BucketCopy

@@ -57,9 +57,9 @@ Place = Annotated[str | None, typer.Argument(metavar="DIR", help="The table's fo
 
 def describe(place: Place = None, table: TableName = None, conf: Conf = None) -> None:
     """Print what a table is, in numbers, as JSON."""
-    from headwater.lake import upkeep
+    from headwater.lake import facts
 
-    description = upkeep.describe(_table(_resolved_place(place, table, conf))[0])
+    description = facts.describe(_table(_resolved_place(place, table, conf))[0])
     answer(json.dumps(description, indent=1), **description)
 
 

@@ -182,7 +182,7 @@ class MirrorTables:
             return MirrorTable(place, f"{error.filename or place}: {error.strerror or error}")
 
     def _read(self, place: str, bucket: str, heads: Mapping[int, Head | None]) -> MirrorTable:
-        from headwater.lake import upkeep  # noqa: PLC0415 - its library is of an extra of its own
+        from headwater.lake import facts  # noqa: PLC0415 - its library is of an extra of its own
         from headwater.lake.commit import record_of  # noqa: PLC0415
         from headwater.lake.log import TableLog  # noqa: PLC0415
         from headwater.lake.places import store_of  # noqa: PLC0415
@@ -203,11 +203,11 @@ class MirrorTables:
         positions = {vb: end.position(vb) for vb in heads}
         lags = behind(positions, heads)
         known_lags = {vb: lag for vb, lag in lags.items() if lag is not None}
-        batches = [_batch(each) for each in upkeep.history(log, HISTORY)]
+        batches = [_batch(each) for each in facts.history(log, HISTORY)]
         worst = max(known_lags.items(), key=lambda each: each[1], default=None)
         return MirrorTable(
             place,
-            facts=upkeep.describe(log),
+            facts=facts.describe(log),
             behind=sum(known_lags.values()) if len(known_lags) == len(lags) and lags else None,
             worst=worst if worst is not None and worst[1] else None,
             unknown=len(lags) - len(known_lags),

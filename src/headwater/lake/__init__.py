@@ -7,7 +7,7 @@
     files.py      Parquet files of a task's rows
     writer.py     one task: reads changes, writes data files, returns them and the positions of dead rows
     commit.py     the driver: commits what all tasks wrote as one version of the table, or commits nothing
-    upkeep.py     folding small files, rewriting mostly dead ones, vacuum
+    upkeep.py     what is done beside the batches: folds (folds.py), checkpoints (checkpoints.py), vacuums (vacuum.py)
     layout.py     where the files of a table lie in its folder: as Delta has them, or Iceberg
     iceberg/      the same files as an Iceberg table, published from the log
     verify.py     compares the table with the bucket, and each index with its data file

@@ -25,7 +25,7 @@ from pyroaring import BitMap
 from headwater.errors import TableChanged, TableError
 from headwater.failpoints import failpoint
 from headwater.invariants import invariant
-from headwater.lake import upkeep, vectors
+from headwater.lake import folds, vectors
 from headwater.lake.freshness import METRIC, complete_ms
 from headwater.lake.iceberg import entry as iceberg
 from headwater.lake.index import Indexes
@@ -227,8 +227,8 @@ def _copies(log: TableLog, state: TableState, batch: BatchCommit, indexes: Index
         # The table has no file of this batch yet, so there is none to remove.
         if path not in new_files:
             actions.append(removal(file, now))
-        label = state.layout.label(upkeep.FOLD)
-        folded = upkeep.fold(log.store, fields, indexes, [file], dead_rows, label, state.id_columns)
+        label = state.layout.label(folds.FOLD)
+        folded = folds.fold(log.store, fields, indexes, [file], dead_rows, label, state.id_columns)
         actions += [{"add": new.to_add()} for new in folded.files]
     # The copies were written after the first `settle`, and the commit must not outlive their names either.
     log.store.settle(state.layout.data)

@@ -37,6 +37,11 @@ class Listed:
     size: int
     modified: float
 
+    @property
+    def name(self) -> str:
+        """The file's name without its folder."""
+        return self.path.rpartition("/")[2]
+
 
 Before = tuple[str, Callable[[bytes | None], None]]
 """A file beside the file that is created, and a function that is called with its bytes (None if there is no such file)

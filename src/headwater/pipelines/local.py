@@ -127,7 +127,7 @@ class Workers:
 
 
 class Folds:
-    """A process in which files are folded (lake/upkeep.py), started with the first fold, and again after it died.
+    """A process in which files are folded (lake/folds.py), started with the first fold, and again after it died.
 
     In the driver's own process a fold would hold the interpreter's lock against the batches, the first one for a second
     and more: it needs Arrow's and the compiler's modules, which the server of workers has loaded. A process can also be

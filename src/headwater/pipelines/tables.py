@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from headwater.cluster.work import WorkOutcome, WorkPlan
 from headwater.errors import OptionError, TableError
-from headwater.lake import upkeep
+from headwater.lake import folds, upkeep
 from headwater.lake.commit import record_of
 from headwater.lake.index import Indexes
 from headwater.lake.log import TableLog
 from headwater.lake.places import store_of
+from headwater.lake.vacuum import UNDER_WAY_SECONDS
+from headwater.lake.vacuum import vacuum as remove_unneeded
 from headwater.pipelines.tasks import SEED
 
 __all__ = ["fold", "fold_plan", "open_table", "vacuum", "vacuum_plan"]
@@ -39,7 +41,7 @@ def fold_plan(place: str, tell: Tell, *, everything: bool = False) -> WorkPlan:
     """
     state = open_table(place)[0].state
     before = len(state.files)
-    file_count = before if everything else len(upkeep.choose(state))
+    file_count = before if everything else len(folds.choose(state))
     tell(0, file_count)
     facts = {"folded": 0, "chosen": file_count, "before": before}
     return WorkPlan((f"{file_count:,} of {before:,} files would be folded",), facts, is_empty=not file_count)
@@ -49,7 +51,7 @@ def fold(place: str, tell: Tell, *, everything: bool = False) -> WorkOutcome:
     """Fold the small and mostly dead files of a table, or all of them, and write a checkpoint."""
     log, indexes = open_table(place)
     before = len(log.state.files)
-    folded = upkeep.optimize(log, indexes, everything=everything, tell=tell)
+    folded = folds.optimize(log, indexes, everything=everything, tell=tell)
     upkeep.checkpoint(log)
     facts = {"folded": folded, "before": before, "after": len(log.state.files)}
     return WorkOutcome(f"folded {folded:,} files: the table had {before:,} and has {facts['after']:,}", facts)
@@ -74,8 +76,8 @@ def vacuum(place: str, tell: Tell, *, seconds: float | None = None) -> WorkOutco
 
 
 def _vacuumed(place: str, tell: Tell, seconds: float | None, *, dry: bool) -> list[str]:
-    seconds_min = upkeep.UNDER_WAY_SECONDS
+    seconds_min = UNDER_WAY_SECONDS
     # Not a number is no number of seconds either.
     if seconds is not None and not seconds >= seconds_min:
         raise OptionError("seconds", seconds, f"a number of seconds, {seconds_min:g} or more, or None")
-    return upkeep.vacuum(open_table(place)[0], seconds, dry=dry, tell=tell)
+    return remove_unneeded(open_table(place)[0], seconds, dry=dry, tell=tell)

@@ -23,13 +23,14 @@ from pyiceberg.typedef import IcebergBaseModel
 from harness.rest_catalog import RestCatalogServer, rest_server
 from headwater.errors import ConnectionLost, TableAway, TableChanged, TableError
 from headwater.failpoints import armed
-from headwater.lake import freshness, lineage, upkeep
+from headwater.lake import facts, folds, freshness, lineage
 from headwater.lake.iceberg import catalogs, entry
 from headwater.lake.iceberg.place import CATALOG, CatalogName
 from headwater.lake.iceberg.schema import NAME_MAPPING
 from headwater.lake.layout import OF_ICEBERG
 from headwater.lake.log import schema_string
 from headwater.lake.shape import delta_field
+from headwater.lake.vacuum import vacuum
 from tests.lake.iceberg.support import configure
 from tests.lake.support import Table, restore, row_ids
 
@@ -99,7 +100,7 @@ def test_a_catalog_follows_each_commit(table: Table, catalog: Catalog) -> None:
     check(table, catalog)
     table.take(("a", 0, 3, "two"), ("b", 0, 4, None))
     check(table, catalog)
-    upkeep.optimize(table.log, table.indexes, everything=True)
+    folds.optimize(table.log, table.indexes, everything=True)
     check(table, catalog)
     table.take(("c", 0, 5, "three"))
     check(table, catalog)
@@ -244,10 +245,10 @@ def test_a_table_that_was_put_back_promises_no_time(table: Table, catalog: Catal
     table.take(("a", 0, 2, "two"))
     ended = replace(table.record, end={"completeUntil": 1_700_000_000_123_456_789})
     assert table.log.commit([ended.to_action()], "MIRROR")
-    assert upkeep.describe(table.log)["complete_until"] == "2023-11-14T22:13:20.123Z"
+    assert facts.describe(table.log)["complete_until"] == "2023-11-14T22:13:20.123Z"
     restore(table.log, before)
     entry.publish(table.log)
-    assert upkeep.describe(table.log)["complete_until"] is None
+    assert facts.describe(table.log)["complete_until"] is None
     assert freshness.PROPERTY not in catalog.load_table(NAMED.identifier).properties
 
 
@@ -307,7 +308,7 @@ class TestRest(OfRest):
             with pytest.raises(ConnectionLost, match="ServiceUnavailableError"):
                 table.take(("a", 0, number, "more"))
         with pytest.raises(ConnectionLost):
-            upkeep.vacuum(table.log, 0.0, 1e11)
+            vacuum(table.log, 0.0, 1e11)
         server.is_away = False
         table.take(("a", 0, 4, "four"))
         check(table, catalog)
@@ -387,7 +388,7 @@ def test_a_catalog_follows_a_table_that_begins_to_keep_ids_and_keeps_them(table:
     first = {key: number for key, (number, _) in row_ids(table.place).items()}
     table.take(("a", 0, 3, "two"), ("c", 0, 4, "two"))
     ids_agree(table, catalog)
-    upkeep.optimize(table.log, table.indexes, everything=True)
+    folds.optimize(table.log, table.indexes, everything=True)
     ids_agree(table, catalog)
     now = {key: number for key, (number, _) in row_ids(table.place).items()}
     assert now == first | {"c": max(first.values()) + 2}  # the second of the two rows of that batch

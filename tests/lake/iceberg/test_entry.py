@@ -15,7 +15,7 @@ from tests.lake.support import Table
 
 IMPORTED = """
 import sys
-from headwater.lake import commit, upkeep
+from headwater.lake import commit
 print([name for name in ("fastavro", "headwater.lake.iceberg.publish") if name in sys.modules])
 """
 

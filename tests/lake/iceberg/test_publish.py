@@ -18,13 +18,14 @@ from pyiceberg.table import StaticTable
 
 from headwater.errors import CorruptStore, TableAway, UnsupportedTable
 from headwater.failpoints import InjectedFault, armed
-from headwater.lake import freshness, upkeep
+from headwater.lake import folds, freshness
 from headwater.lake.iceberg import entry, manifests, metadata, publish
 from headwater.lake.iceberg.manifests import Content, EntryStatus
 from headwater.lake.iceberg.place import FOLDER, OWN, IcebergPlace, place_of
 from headwater.lake.log import TableLog, schema_string
 from headwater.lake.shape import delta_field
 from headwater.lake.store import TableStore
+from headwater.lake.vacuum import DAY, vacuum
 from tests.lake.iceberg.support import by_duckdb, by_pyiceberg, for_linux, published, queried, set_published
 from tests.lake.support import Table, restore
 
@@ -65,7 +66,7 @@ def test_rows_that_come_change_and_go_are_seen_by_other_readers(tmp_path: Path) 
     check(table)
     table.take(*[(f"k{key}", key % 4, 6000 + key, None) for key in range(0, 2000, 5)])
     check(table)
-    upkeep.optimize(table.log, table.indexes, everything=True)
+    folds.optimize(table.log, table.indexes, everything=True)
     check(table)
     assert len(table.held()) == 1600
 
@@ -425,7 +426,7 @@ def test_a_folder_that_was_moved_is_published_where_it_lies(tmp_path: Path) -> N
     check(moved)
 
 
-@pytest.mark.parametrize("call", [entry.publish, upkeep.vacuum])
+@pytest.mark.parametrize("call", [entry.publish, vacuum])
 def test_nothing_is_published_into_the_folder_of_a_table_that_is_away(
     call: Callable[[TableLog], object], tmp_path: Path
 ) -> None:
@@ -529,7 +530,7 @@ def test_a_vacuum_takes_away_what_no_snapshot_needs_and_no_more(tmp_path: Path) 
     assert entry.unneeded(table.log, time.time()) == []
     aged(tmp_path, 2 * publish.KEPT_SECONDS)
     table.take(("last", 0, 999, "x"))
-    gone = upkeep.vacuum(table.log)
+    gone = vacuum(table.log)
     assert f"{OWN}/left-by-a-kill.puffin" in gone
     assert file_of(1) in gone
     check(table)
@@ -543,11 +544,11 @@ def test_snapshots_whose_data_files_a_vacuum_removes_are_gone_before_them(tmp_pa
     table = published(tmp_path)
     table.take(*[(f"k{key}", 0, 1 + key, "one") for key in range(20)])
     table.take(*[(f"k{key}", 0, 100 + key, "two") for key in range(20)])
-    upkeep.optimize(table.log, table.indexes, everything=True)
+    folds.optimize(table.log, table.indexes, everything=True)
     assert len(current(table)[0]["snapshots"]) > 1
-    later = time.time() + 8 * upkeep.DAY
-    aged(tmp_path, 8 * upkeep.DAY)
-    gone = upkeep.vacuum(table.log, 7 * upkeep.DAY, later)
+    later = time.time() + 8 * DAY
+    aged(tmp_path, 8 * DAY)
+    gone = vacuum(table.log, 7 * DAY, later)
     assert any(path.endswith(".parquet") for path in gone)
     assert len(current(table)[0]["snapshots"]) == 1
     check(table)
@@ -559,7 +560,7 @@ def test_a_dry_vacuum_changes_nothing(tmp_path: Path) -> None:
     with unpublished():
         table.take(("a", 0, 2, "two"))
     before = sorted(path.name for path in (tmp_path / OWN).iterdir())
-    upkeep.vacuum(table.log, 0.0, time.time() + 9 * upkeep.DAY, dry=True)
+    vacuum(table.log, 0.0, time.time() + 9 * DAY, dry=True)
     assert sorted(path.name for path in (tmp_path / OWN).iterdir()) == before
 
 
@@ -569,10 +570,10 @@ def test_a_vacuum_removes_no_data_while_the_iceberg_table_can_not_be_published(
     table = published(tmp_path)
     table.take(*[(f"k{key}", 0, 1 + key, "one") for key in range(20)])
     with unpublished():
-        upkeep.optimize(table.log, table.indexes, everything=True)
-    aged(tmp_path, 8 * upkeep.DAY)
+        folds.optimize(table.log, table.indexes, everything=True)
+    aged(tmp_path, 8 * DAY)
     with armed("iceberg.before_commit=eio"), pytest.raises(OSError, match="injected"):
-        upkeep.vacuum(table.log, 7 * upkeep.DAY, time.time() + 8 * upkeep.DAY)
+        vacuum(table.log, 7 * DAY, time.time() + 8 * DAY)
     assert by_pyiceberg(tmp_path) == {f"k{key}".encode(): b"one" for key in range(20)}
 
 
@@ -590,9 +591,9 @@ def test_a_fold_whose_publication_fails_is_published_by_the_next_batch(tmp_path:
     for number in range(3):
         table.take((f"k{number}", 0, 1 + number, "one"))
     files = list(table.log.state.files.values())
-    folded = upkeep.fold(table.store, table.log.state.fields, table.indexes, files)
+    folded = folds.fold(table.store, table.log.state.fields, table.indexes, files)
     with armed("iceberg.before_commit=eio"), pytest.raises(OSError, match="injected"):
-        upkeep.commit(table.log, folded)
+        folds.commit(table.log, folded)
     assert by_pyiceberg(tmp_path) == {f"k{number}".encode(): b"one" for number in range(3)}
     table.take(("k9", 0, 9, "one"))
     check(table)
