@@ -281,6 +281,30 @@ def test_a_rollback_before_the_floors_are_announced_stops_the_run() -> None:
     check_documents(store, 0, history)
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_drop_before_the_floors_are_announced_leaves_no_number_of_the_rows_that_are_gone(made_anew: bool) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk)
+    overwritten(store)
+    store.log.seal()
+    job = store.compact(history_rows=lambda vb: 0, purge_before=51)
+    assert job is not None
+    job.survey()
+    store.drop(0)
+    if made_anew:
+        store.staging.record(0, VBucketRecord(1, ((8, 0),)))
+    job.announce()
+    commit(store)
+    with pytest.raises(StorageError, match="start it again"):
+        job.copy()
+    job.cancel()
+    store.close()
+    store = open_store(disk)
+    # Without a state, a record of the dropped vbucket would keep the node from starting.
+    assert store.recovered == ({0: VBucketRecord(1, ((8, 0),))} if made_anew else {})
+    assert (store.index.rollback_floor(0), store.index.purge_seqno(0)) == (0, 0)
+
+
 def test_the_old_files_memory_goes_in_the_thread_that_removes_them_unless_a_view_reads_it() -> None:
     store = open_store(FaultyDisk())
     history = overwritten(store)

@@ -395,11 +395,16 @@ class Compaction:
         return spared
 
     def announce(self) -> None:
-        """Raise the purge seqnos and rollback floors, and stage records with them; commit these before `copy`.
+        """Raise the purge seqnos and rollback floors, and stage records with them; commit these before `copy`. Do
+        nothing if the compaction is stale.
 
         Raises:
             DiskFull, ArenaFull: there is no room for the records; `cancel`, or announce again later.
         """
+        # The numbers of the survey are of rows that are gone: a record with them would bring back a vbucket that was
+        # dropped since, without a state, and the next start could not read it. `copy` refuses.
+        if self.stale:
+            return
         # From this moment a rollback can't reach below the floor, so it no longer makes this compaction stale (`cut`).
         self._announced = True
         for vb, share in self._shares.items():
