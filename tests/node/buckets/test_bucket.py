@@ -5,9 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from headwater.node.buckets.bucket import Bucket
 from headwater.node.config import NodeConfig
+from headwater.node.storage.staging import ArenaFull
 from headwater.node.storage.store import Store
+from headwater.wire.framing import FrameBuffer
+from headwater.wire.header import Frame
 from headwater.wire.vbucket import State
 from tests.node.support import Clock, Desk, SteppedCommitter, Talk
 
@@ -112,3 +117,23 @@ def test_a_lost_batch_takes_state_changes_and_documents_back(talk: Talk, counter
     assert lost == [2] and counter.bucket.state(2) is State.ACTIVE and reader.heard == ["state"]
     assert talk.one(0, key=b"k").value == b"durable"
     assert talk.one(1, key=b"k", extras=bytes(8), vbucket=2).status == 0
+
+
+def test_a_drop_without_room_leaves_the_vbucket_and_is_done_once_there_is_room(talk: Talk, counter: Desk) -> None:
+    """Gone in memory only, it would leave its rows to the next vbucket of that number."""
+    talk.one(1, key=b"k", extras=bytes(8), value=b"v", vbucket=1)
+    counter.committer.commit()
+    talk.one(1, key=b"k", extras=bytes(8), value=b"v", vbucket=2)
+    batch, delete = counter.store.freeze(), Frame(0x80, 0x3F, vbucket=1).encode()
+    assert batch is not None
+    counter.store.staging._room = 0  # until this batch is on the disk
+    with pytest.raises(ArenaFull):
+        counter.bucket.drop_vbucket(1)
+    assert counter.bucket.state(1) is State.ACTIVE and talk.one(0, key=b"k", vbucket=1).value == b"v"
+    assert talk.give(delete) == 0
+    counter.store.write(batch)
+    counter.store.settle(batch)
+    counter.committer.commit()
+    assert talk.give(delete) == len(delete)
+    (answer,) = FrameBuffer().receive_data(talk.bytes_sent())
+    assert answer.status == 0 and counter.bucket.state(1) is None and counter.store.index.rows(1) == 0

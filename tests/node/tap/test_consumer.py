@@ -141,6 +141,30 @@ def test_a_flush_drops_the_vbuckets_of_the_stream_and_no_others(desk: TapDesk, c
     assert desk.store.document(3, b"mine") is not None
 
 
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_a_vbucket_without_room_to_be_made_anew_stays_until_there_is_room(
+    desk: TapDesk, client: TapClient, from_scratch: bool
+) -> None:
+    """The message is repeated then, and a vbucket that was only dropped by the first try would be missing."""
+    give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v"))
+    desk.commit()
+    desk.set(3, "other")
+    batch = desk.store.freeze()
+    assert batch is not None
+    desk.store.staging._room = 100  # enough for a drop, and not for the record behind it
+    code = tap.code_or_state(tap.OpaqueCode.INITIAL_VBUCKET_STREAM)
+    anew = tap.Opaque(vbucket=32, flags=ACK, engine_specific=code) if from_scratch else tap.Flush(flags=ACK)
+    request = anew.encode()
+    assert client.give(request) == 0 and desk.bucket.state(32) is State.REPLICA
+    desk.store.write(batch)
+    desk.store.settle(batch)
+    desk.commit()
+    assert client.give(request) == len(request)
+    assert [frame.status for frame in client.buffer.receive_data(client.bytes_sent())] == [0]
+    assert (desk.bucket.state(32), desk.bucket.vbuckets[32].high_seqno) == (State.REPLICA, 0)
+    assert desk.store.document(32, b"k") is None
+
+
 def test_a_flush_leaves_alone_what_was_taken_over_on_the_same_connection(desk: TapDesk, client: TapClient) -> None:
     """The feed goes on for other vbuckets; clients may have written to this one here since."""
     give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v"))

@@ -150,7 +150,13 @@ class Bucket:
         return new_vbucket
 
     def drop_vbucket(self, vbucket: int) -> int:
-        """Drop a vbucket; return the number of the batch that makes this durable."""
+        """Drop a vbucket; return the number of the batch that makes this durable.
+
+        Raises:
+            ArenaFull, DiskFull: the drop has no room, and nothing happens.
+        """
+        # Else it would be gone in memory only: a vbucket of this number that is created next would have its rows.
+        self.store.staging.check_drop_room()
         dropped = self.vbuckets.pop(vbucket)
         dropped.drop()
         if vbucket in self.fenced:

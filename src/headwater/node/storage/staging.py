@@ -388,6 +388,12 @@ class Staging:
         """Raise DiskFull or ArenaFull unless a rollback and the record behind it can be staged, in one batch."""
         self._check_room(len(rollback_frame(0, 0, 0)) + RECORD_BYTES, 0)
 
+    def check_drop_room(self, *, anew: bool = False) -> None:
+        """Raise DiskFull or ArenaFull unless the drop of a vbucket can be staged; if `anew` is True, in one batch with
+        the record of the vbucket that takes its place.
+        """
+        self._check_room(len(drop_frame(0)) + RECORD_BYTES * anew, 0)
+
     def control(self, frame: bytes) -> None:
         """Stage a control frame, which may also use the room that documents must leave.
 

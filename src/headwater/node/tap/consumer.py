@@ -165,6 +165,8 @@ class TapFed(TapConsumer):
         vbucket = bucket.vbuckets.get(vb)
         if vbucket is not None and (vbucket.high_seqno or vbucket.checkpoint):
             state = vbucket.state
+            # Without room for both, the message is repeated, and must find the vbucket as it was.
+            bucket.store.staging.check_drop_room(anew=True)
             # Not an emptied vbucket but a new one, with another vb uuid: its seqnos begin at 1 again, and its readers
             # must notice that.
             bucket.drop_vbucket(vb)
