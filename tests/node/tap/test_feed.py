@@ -1,5 +1,7 @@
 """The vbuckets that a session follows, and how they take turns."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from headwater.errors import CorruptStore
 from headwater.node.streams.outlet import Outlet
 from headwater.node.tap.reader import TapReader
 from headwater.protocol.tap.options import TapOptions
-from headwater.protocol.tap.producer import BACKOFF_SECONDS
+from headwater.protocol.tap.producer import BACKOFF_SECONDS, checkpoint_id
 from headwater.wire import tap
 from headwater.wire.dialect import Dialect, decode
 from headwater.wire.header import Frame, response
@@ -169,9 +171,50 @@ def test_a_vbucket_that_is_made_anew_is_sent_from_scratch(desk: TapDesk) -> None
     assert heard_of(client.read()) == [("begin", 3), b"new", ("done", 3)]
 
 
+def closed_in(frames: list[Frame]) -> dict[int, int]:
+    """The last checkpoint of each vbucket that came whole."""
+    ends = [decode(frame, Dialect.TAP) for frame in frames if frame.opcode == Opcode.TAP_CHECKPOINT_END]
+    return {end.vbucket: end.checkpoint_id for end in ends if isinstance(end, tap.CheckpointEnd)}
+
+
+def fail_over(desk: TapDesk, vb: int) -> None:
+    """Lose the last writes of an owner in a failover."""
+    vbucket = desk.bucket.vbuckets[vb]
+    vbucket.set_state(State.REPLICA)
+    vbucket.roll_back(900)
+    vbucket.set_state(State.ACTIVE)
+
+
+def make_anew(desk: TapDesk, vb: int) -> None:
+    desk.bucket.drop_vbucket(vb)
+    desk.bucket.create_vbucket(vb, State.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "told"), [(None, b"k500"), (fail_over, ("begin", 3)), (make_anew, ("begin", 3))], ids=str
+)
+def test_a_checkpoint_counts_in_the_history_that_it_was_closed_in(
+    desk: TapDesk, meanwhile: Callable[[TapDesk, int], None] | None, told: object
+) -> None:
+    options = TapOptions(vbuckets=(3,), acknowledge=True, checkpoints={3: 0})
+    fill(desk, 3, 500)
+    first = TapClient(desk).connect(options)
+    first.read()
+    fill(desk, 3, 501)
+    closed = closed_in(first.read())
+    first.cut()
+    if meanwhile is not None:
+        meanwhile(desk, 3)
+        fill(desk, 3, 1001)
+    assert closed.keys() == {3} and desk.bucket.vbuckets[3].high_seqno > 1000
+    client = TapClient(desk).connect(replace(options, checkpoints=closed))
+    assert heard_of(client.read())[0] == told
+
+
 def test_the_checkpoint_that_a_client_named_is_not_one_of_a_vbucket_made_anew(desk: TapDesk) -> None:
     fill(desk, 3, 1001)
-    options = TapOptions(vbuckets=(3,), acknowledge=True, checkpoints={3: 1})
+    here = checkpoint_id(1, desk.bucket.vbuckets[3].failover.newest.vb_uuid)
+    options = TapOptions(vbuckets=(3,), acknowledge=True, checkpoints={3: here})
     client = TapClient(desk).connect(options)
     assert heard_of(client.read()) == [b"k1000"]
     desk.bucket.drop_vbucket(3)

@@ -2,7 +2,7 @@ import pytest
 
 from headwater.errors import RemoteProtocolError
 from headwater.protocol.tap.options import TapOptions
-from headwater.protocol.tap.producer import CHECKPOINT_SEQNOS
+from headwater.protocol.tap.producer import CHECKPOINT_SEQNOS, checkpoint_id
 from headwater.wire import tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -65,7 +65,8 @@ def test_a_stream_with_acknowledgements_and_checkpoints_begins_as_a_real_one(des
     assert list(map(without_nru, sent[:7])) == list(map(without_nru, recorded[:7]))
     assert without_checkpoint(sent[7]) == without_checkpoint(recorded[7])
     start = tap.CheckpointStart.decode(sent[7])
-    assert (start.key, start.checkpoint_id, start.deleted_rev) == (b"checkpoint_start", 1, 2)
+    first = checkpoint_id(1, desk.bucket.vbuckets[30].failover.newest.vb_uuid)
+    assert (start.key, start.checkpoint_id, start.deleted_rev) == (b"checkpoint_start", first, 2)
     desk.set(30, "tap3", b"live")
     desk.delete(30, "tap0")
     desk.commit()

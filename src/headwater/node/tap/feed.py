@@ -124,8 +124,9 @@ class Feed:
                 or not self._is_wanted(vbucket.state, vb)
             ):
                 continue  # "missing ones are skipped silently"; `look` finds those that come later
+            branch = vbucket.failover.newest.vb_uuid
             stream = self.producer.streams.get(vb) or self.producer.follow(
-                vb, vbucket.durable_seqno, vbucket.purge_seqno, now
+                vb, vbucket.durable_seqno, vbucket.purge_seqno, now, branch
             )
             reader = TapReader(vbucket, self, stream)
             self.readers[vb] = reader

@@ -171,6 +171,9 @@ class TapReader:
         if producer.asks_for_handover(stream, durable) and not self._hand_over(outlet):
             return None
         stream.deleted_rev = self.vbucket.deleted_rev
+        if stream.place.step is TapStep.INITIAL:
+            # From here on the client's checkpoints are of this branch, and it drops those that it had.
+            stream.branch = self.vbucket.failover.newest.vb_uuid
         # When a vbucket is handed over, the changes that are not durable yet must be sent as well.
         hands_over = stream.place.step is TapStep.DRAIN
         if hands_over and self._own_state is State.DEAD and self.vbucket.state is not State.DEAD:

@@ -5,8 +5,9 @@ A session outlives its connection if it has a name and the node keeps it. It has
 change) and `until` (the seqno up to which changes may be sent now), sends, and reports the changes by `sent`.
 `receive_frame` takes the answers, which move the window, move places back (resend), or end the session.
 
-Checkpoints are ranges of CHECKPOINT_SEQNOS seqnos, numbered from 1: their ids grow by one, are the same for every
-client and after a restart, and need no state. Source: tap.md 3 to 5.
+Checkpoints are ranges of CHECKPOINT_SEQNOS seqnos, numbered from 1. Their ids grow by one, are the same for every
+client and after an orderly restart, and need no state. Above the number an id has a tag of the branch: seqnos are given
+again in another history, and a checkpoint of that history says nothing here. Source: tap.md 3 to 5.
 """
 
 from __future__ import annotations
@@ -33,9 +34,17 @@ GRACE_SECONDS: Final = 300.0
 BACKOFF_SECONDS: Final = 5.0
 HANDOVER_UNACKED_MAX: Final = 10
 CHECKPOINT_SEQNOS: Final = 1000
+_NUMBER_BITS: Final = 32
+_TAG_BITS: Final = 31
+"""The bits of a checkpoint's id: the number, and above it the tag of its branch; together no more than GIVEN_MAX."""
 
 TEMPORARY: Final = frozenset({Status.EBUSY, Status.ETMPFAIL})
 _ORDERS: Final = frozenset({TapStep.PENDING, TapStep.INITIAL})  # before any data; needs no room but its own
+
+
+def checkpoint_id(number: int, branch: int) -> int:
+    """Return the id of a checkpoint by its number and the uuid of its branch."""
+    return (branch & ((1 << _TAG_BITS) - 1)) << _NUMBER_BITS | number
 
 
 class Fate(Enum):
@@ -73,6 +82,7 @@ class TapProducerStream:
         upto: seqno at which the backfill ends.
         acked_seqno: the client has acknowledged everything up to this seqno (without acknowledgements: was sent it).
         deleted_rev: the highest revision of all deletions in the vbucket; the owner of the log sets it.
+        branch: the uuid of the vbucket's newest branch when the client's copy began; the owner of the log sets it.
         blocked_by: message number of a checkpoint's END, which the client must acknowledge before the next checkpoint
             begins; 0: none.
     """
@@ -82,7 +92,7 @@ class TapProducerStream:
         self.place = place
         self.upto = 0
         self.acked_seqno: int = place.seqno
-        self.blocked_by = self.deleted_rev = 0
+        self.blocked_by = self.deleted_rev = self.branch = 0
 
 
 class TapProducer:
@@ -151,20 +161,27 @@ class TapProducer:
         self._heard_at = self._sent_at = now
         self._set_up()
 
-    def follow(self, vbucket: int, high_seqno: int, purge_seqno: int, now_unix: int) -> TapProducerStream:
-        """Begin the stream of a vbucket; `high_seqno` is its newest durable seqno."""
-        closed = (self.options.checkpoints or {}).get(vbucket, 0) * CHECKPOINT_SEQNOS
+    def follow(
+        self, vbucket: int, high_seqno: int, purge_seqno: int, now_unix: int, branch: int = 0
+    ) -> TapProducerStream:
+        """Begin the stream of a vbucket; `high_seqno` is its newest durable seqno, `branch` the uuid of its newest
+        branch.
+        """
+        named = (self.options.checkpoints or {}).get(vbucket, 0)
+        number = named & ((1 << _NUMBER_BITS) - 1)
+        closed = number * CHECKPOINT_SEQNOS
         if self.options.takeover:
             place = TapPlace(TapStep.PENDING)
-        # Below the purge a deletion behind the checkpoint may be gone, and the client would keep the document; then it
-        # is sent everything (tap.md 5.1).
-        elif closed and purge_seqno <= closed <= high_seqno:
+        # Below the purge a deletion behind the checkpoint may be gone, and the client would keep the document; on
+        # another branch it may hold changes that a failover took back. Then it is sent everything (tap.md 5.1).
+        elif closed and purge_seqno <= closed <= high_seqno and named == checkpoint_id(number, branch):
             place = TapPlace(TapStep.LIVE, closed)  # "positions its cursor at the next checkpoint if it still has it"
-        elif self.options.wants_backfill(now_unix) or closed:
+        elif self.options.wants_backfill(now_unix) or named:
             place = TapPlace(TapStep.INITIAL)
         else:
             place = TapPlace(TapStep.DONE if self.options.dump else TapStep.LIVE, high_seqno)
         stream = self.streams[vbucket] = TapProducerStream(vbucket, place)
+        stream.branch = branch
         return stream
 
     def leave(self, vbucket: int) -> None:
@@ -389,14 +406,16 @@ class TapProducer:
                 return None
             stream.blocked_by = self.ledger.sent + 1 if self.ledger.acknowledges else 0
             after = replace(place, checkpoint=0)
-            return self._mark(stream, tap.CheckpointEnd, after, key=b"checkpoint_end", checkpoint_id=place.checkpoint)
+            ended = checkpoint_id(place.checkpoint, stream.branch)
+            return self._mark(stream, tap.CheckpointEnd, after, key=b"checkpoint_end", checkpoint_id=ended)
         if stream.blocked_by > self.ledger.acked or (place.step is TapStep.DRAIN and place.seqno >= high_seqno):
             return None
         checkpoint = place.seqno // CHECKPOINT_SEQNOS + 1
         after = replace(place, checkpoint=checkpoint)
         # tap.md 2: the private section is the highest deleted revision: new keys of the consumer start above it.
         fields = {"key": b"checkpoint_start", "engine_specific": tap.revision(stream.deleted_rev)}
-        return self._mark(stream, tap.CheckpointStart, after, checkpoint_id=checkpoint, **fields)
+        begun = checkpoint_id(checkpoint, stream.branch)
+        return self._mark(stream, tap.CheckpointStart, after, checkpoint_id=begun, **fields)
 
     def _mark(
         self, stream: TapProducerStream, kind: type[tap.CheckpointStart], after: TapPlace, **fields: object
