@@ -115,6 +115,21 @@ def test_a_batch_that_runs_again_undoes_the_same_documents(tmp_path: Path, monke
     assert {(row["sequence"]["generation"], row["sequence"]["seqno"]) for row in runs[0]} == {(1, 6)}
 
 
+def test_what_a_forgotten_batch_had_is_deleted_if_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut takes the end of Spark's checkpoint: the rollback is planned again, and counted as the same one."""
+
+    def rolled_back(seqnos: list[int], purge: int = 0) -> list[dict[str, Any]]:
+        vbucket = FakeVbucket(((0xB, 6), (0xA, 0)), cast("Any", seqnos), purge)
+        part = Range(0, 0xB, 6, seqnos[-1], seqnos[-1], rollback=True, generation=1)
+        return rows_of(FakeClient({0: vbucket}), tmp_path, part, monkeypatch)
+
+    rows_of(FakeClient({0: FakeVbucket(((0xA, 0),), range(1, 10))}), tmp_path, Range(0, 0xA, 0, 9, 9), monkeypatch)
+    [new] = [row for row in rolled_back([*range(1, 7), 11]) if row["event"] == "mutation"]
+    [gone] = [row for row in rolled_back([*range(1, 7), 13], purge=12) if row["key"] == new["key"]]
+    assert gone["event"] == "deletion"
+    assert (1, 11) < tuple(gone["sequence"].values()) <= (1, 13)
+
+
 def test_documents_whose_deletions_were_purged_amid_a_reading_are_deleted_behind_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

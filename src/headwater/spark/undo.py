@@ -122,8 +122,9 @@ class _Task:
         parts = [part for part in self._parts.values() if part.rollback]
         if not parts:
             return
-        delivered = self._log.last({part.vbucket: part.generation for part in parts})
-        self._repairs = {part.vbucket: _Repair(part, part.start_seqno, delivered[part.vbucket]) for part in parts}
+        delivered = self._delivered(parts)
+        # The end of the range is behind all that another attempt had of this generation, which may be gone as well.
+        self._repairs = {part.vbucket: _Repair(part, part.end_seqno, delivered[part.vbucket]) for part in parts}
         self._standing = dict.fromkeys(self._repairs, 0)
         unread: set[int] = set()
         rows = read(
@@ -156,9 +157,24 @@ class _Task:
             vbucket, purge_seqno = int(row["vbucket"]), int(row["snapshot_end"])
             part = self._parts[vbucket]
             # The rows that this task has yielded count as well; a deletion of them has a purged seqno at most.
-            delivered = self._log.last({vbucket: part.generation + 1})[vbucket]
-            self._repairs[vbucket] = _Repair(part, purge_seqno, delivered)
+            self._repairs[vbucket] = _Repair(part, purge_seqno, self._delivered([part])[vbucket])
             self._standing.setdefault(vbucket, 0)
+
+    def _delivered(self, parts: Sequence[Range]) -> dict[int, dict[Identity, Delivered]]:
+        """Return, by vbucket, the last row of each document that may have been delivered, in this generation too.
+
+        Rows of this generation are never certain: they are those of other attempts, or of a batch that Spark has
+        forgotten with the end of its checkpoint.
+        """
+        delivered = self._log.last({part.vbucket: part.generation + 1 for part in parts})
+        for part in parts:
+            rows = delivered[part.vbucket]
+            rows |= {
+                identity: row._replace(certain=False)
+                for identity, row in rows.items()
+                if row.generation == part.generation
+            }
+        return delivered
 
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._repairs:
