@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.accounts.roles import read_grants
 from headwater.errors import RemoteProtocolError
 from headwater.node.dcp.producer import END_BYTES
+from headwater.node.users.logins import Users
 from headwater.wire import dcp
+from headwater.wire.dcp import EndReason, StreamFlag
+from headwater.wire.header import response
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.streams.support import Producer, StreamDesk, fill, told
+from tests.node.support import Talk
 
 CHANGE_BYTES = 55 + 1 + 5
 
@@ -199,3 +204,41 @@ def test_stat_dcp_lists_connections_and_streams(desk: StreamDesk) -> None:
     reader.connection.drop("gone", fault=False)
     pairs = {frame.key.decode(): frame.value.decode() for frame in desk.session().ask(Opcode.STAT, key=b"dcp")}
     assert "eq_dcpq:index:type" not in pairs
+
+
+# --------------------------------------------------------------------------- rights
+
+
+def become(desk: StreamDesk, *clients: Talk, roles: str) -> None:
+    """Let the clients be ann, who has these roles by now."""
+    desk.users = Users({"ann": "secret"}, {"ann": read_grants(roles)})
+    for client in clients:
+        client.kv.user = "ann"
+        client.connection.session.users_changed()
+
+
+def test_a_takeover_ends_with_the_right_to_it_and_plain_streams_go_on(desk: StreamDesk) -> None:
+    mover = Producer(desk)
+    become(desk, mover, roles="replicate")
+    fill(desk, 0, 1)
+    fill(desk, 1, 1)
+    mover.stream(0, flags=StreamFlag.TAKEOVER)
+    mover.stream(1, opaque=8)
+    become(desk, mover, roles="stream")
+    assert ("end", EndReason.LOST_PRIVILEGES) in told(sent := mover.read())
+    assert [frame.vbucket for frame in sent if frame.opcode == Opcode.DCP_STREAM_END] == [0]
+    assert [frame.vbucket for frame in sent if frame.opcode == Opcode.DCP_MUTATION] == [1]
+    assert desk.bucket.state(0) is State.ACTIVE and desk.bucket.vbuckets[0].handover is None
+
+
+def test_a_takeover_that_made_the_vbucket_dead_here_goes_on_without_the_right_to_it(desk: StreamDesk) -> None:
+    """The other node would be left without the last changes, and this one without the vbucket."""
+    mover = Producer(desk)
+    become(desk, mover, roles="replicate")
+    mover.stream(0, flags=StreamFlag.TAKEOVER)
+    (asked,) = mover.read()
+    mover.give(response(asked).encode())
+    assert desk.bucket.state(0) is State.DEAD
+    become(desk, mover, roles="stream")
+    desk.commit()
+    assert [frame.extras for frame in mover.read()] == [bytes([State.ACTIVE])]

@@ -16,6 +16,7 @@ from headwater import testing
 from headwater.node.kv.relay import refusal
 from headwater.node.kv.session import KvSession
 from headwater.node.tap.merging import TapMerge, complete
+from headwater.protocol.tap.options import TapOptions
 from headwater.testing.node import Node
 from headwater.wire import tap
 from headwater.wire.address import Address
@@ -104,7 +105,7 @@ class Merged:
         self.connection = FakeConnection()
         self.kv = KvSession(self.connection, here, None, paths)  # type: ignore[arg-type]
         request = Frame(0x80, Opcode.TAP_CONNECT, opaque=9)
-        self.session = TapMerge(self.kv, request, acknowledges=True)
+        self.session = TapMerge(self.kv, request, TapOptions(acknowledge=True))
 
     def heard(self) -> list[Frame]:
         data = b"".join(data for data, _ in self.connection.sent)

@@ -1,11 +1,14 @@
 import pytest
 
+from headwater.accounts.roles import read_grants
 from headwater.errors import RemoteProtocolError
+from headwater.node.users.logins import Users
 from headwater.protocol.tap.options import TapOptions
 from headwater.protocol.tap.producer import CHECKPOINT_SEQNOS, checkpoint_id
 from headwater.wire import tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
+from headwater.wire.vbucket import State
 from tests.node.tap.support import TapClient, TapDesk, captured, is_data
 
 FUTURE = 0xFFFF_FFFF_FFFF_FFFF
@@ -102,3 +105,16 @@ def test_a_request_on_a_tap_connection_ends_it(desk: TapDesk) -> None:
     client = TapClient(desk).connect(TapOptions())
     with pytest.raises(RemoteProtocolError, match="only answers"):
         client.give(Frame(0x80, Opcode.GET, b"k").encode())
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_takeover_ends_with_the_right_to_it_and_a_plain_session_goes_on(desk: TapDesk, takeover: bool) -> None:
+    desk.set(5, "k")
+    desk.commit()
+    client = TapClient(desk).connect(TapOptions(vbuckets=(5,), takeover=takeover, acknowledge=True))
+    client.kv.user = "ann"
+    for roles in ("replicate", "stream"):
+        desk.users = Users({"ann": "secret"}, {"ann": read_grants(roles)})
+        client.connection.session.users_changed()
+        assert client.connection.is_closed is (takeover and roles == "stream")
+    assert (client.read() == []) is takeover and desk.bucket.state(5) is State.ACTIVE

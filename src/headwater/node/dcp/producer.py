@@ -152,12 +152,15 @@ class ProducerSession(DcpEnd[Producer]):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def users_changed(self) -> None:
-        """End the streams with collections that the user may no longer read."""
+        """End the streams with collections that the user may no longer read, and the takeovers of a user who may no
+        longer take vbuckets over.
+        """
         super().users_changed()
         if self.connection.is_closed:
             return
         for entry, stream in tuple(self.streams.items()):
-            if self._denied(entry.accepted.filter) is not None or self._lacks_right_to_prepares:
+            is_denied = self._denied(entry.accepted.filter) is not None
+            if is_denied or self._lacks_right_to_prepares or self._lacks_right_to_take_over(stream):
                 stream.end(EndReason.LOST_PRIVILEGES)
         self._answer()
 
@@ -330,6 +333,14 @@ class ProducerSession(DcpEnd[Producer]):
     def _lacks_right_to_prepares(self) -> bool:
         """True if the consumer requested prepares, and the user has lost the right to them."""
         return self.producer.settings.sync_writes and bool(_PREPARES.privilege & ~self._kv.access.rights)
+
+    def _lacks_right_to_take_over(self, stream: Stream) -> bool:
+        """Return True if a stream takes its vbucket over, and the user has lost the right to that.
+
+        A handover that has made the vbucket dead here goes on: if it ended, no node would serve the vbucket.
+        """
+        is_takeover = stream.handover is not None and stream.vbucket.state is not State.DEAD
+        return is_takeover and not self._kv.access.rights & REPLICATE
 
     def _last_seqno_of(self, vbucket: VBucket) -> Callable[[StreamFilter | None], int]:
         store, aware = self._bucket.store, self.producer.negotiated.collections

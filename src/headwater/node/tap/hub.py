@@ -304,7 +304,7 @@ def connect(session: Session, frame: Frame) -> None:
 def _merge(session: Session, frame: Frame, options: TapOptions) -> None:
     """Begin a session that merges those of all workers; each worker checks the request itself."""
     try:
-        session.connection.session = TapMerge(session, frame, acknowledges=options.acknowledge)
+        session.connection.session = TapMerge(session, frame, options)
     except OSError:
         _refuse(session, frame, Status.ETMPFAIL, "no TAP yet: a worker is being started again")
 

@@ -27,7 +27,7 @@ from headwater.protocol.tap.ledger import OPAQUES
 from headwater.wire.failure import Failure
 from headwater.wire.header import Frame, Magic, opaque_of, put_opaque
 from headwater.wire.opcodes import Opcode
-from headwater.wire.privilege import STREAM
+from headwater.wire.privilege import REPLICATE, STREAM
 from headwater.wire.status import Status
 from headwater.wire.tap import Opaque, OpaqueCode
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from headwater.node.connections.connection import Connection
     from headwater.node.kv.api import Session
+    from headwater.protocol.tap.options import TapOptions
 
 RUN_BYTES: Final = 128
 """The approximate memory of a run of unacknowledged messages."""
@@ -72,7 +73,7 @@ class TapMerge:
     Args:
         kv: the key-value session of the connection.
         request: the client's TAP_CONNECT, which each worker gets.
-        acknowledges: True if the client acknowledges messages.
+        options: the options in that request.
 
     Raises:
         OSError: one of the workers can't be called; then no worker has a session.
@@ -82,9 +83,9 @@ class TapMerge:
     pumps = True
     quick = None
 
-    def __init__(self, kv: Session, request: Frame, *, acknowledges: bool) -> None:
+    def __init__(self, kv: Session, request: Frame, options: TapOptions) -> None:
         self.connection: Connection = kv.connection
-        self._kv, self._request, self._acknowledges = kv, request, acknowledges
+        self._kv, self._request, self._options = kv, request, options
         self._is_refused = False
         self._runs: deque[_Run] = deque()
         self._sent = 0
@@ -137,8 +138,8 @@ class TapMerge:
         return self._kv.written_gate
 
     def users_changed(self) -> None:
-        """Close the connection if its user was removed, or may no longer stream."""
-        end_without_right(self._kv)
+        """Close the connection if its user was removed, or has lost a right that the session needs."""
+        end_without_right(self._kv, takes_over=self._options.takeover)
 
     def closed(self) -> None:
         """Close the connections to the workers; each worker may keep its session, until the client returns."""
@@ -190,7 +191,7 @@ class TapMerge:
             messages: the messages; their numbers are replaced in place.
             offsets: the offset of each message.
         """
-        if self._acknowledges:
+        if self._options.acknowledge:
             self._runs.append(_Run(self._sent + 1, len(offsets), call, opaque_of(messages, offsets[0])))
         for offset in offsets:
             self._sent += 1
@@ -308,9 +309,12 @@ class _Call(WorkerCall):
         """Do nothing: nothing waits for a worker to read what was sent to it."""
 
 
-def end_without_right(kv: Session) -> None:
-    """Close a TAP connection if its user was removed, or may no longer stream from the bucket."""
+def end_without_right(kv: Session, *, takes_over: bool) -> None:
+    """Close a TAP connection if its user was removed, or may no longer stream from the bucket, or take its vbuckets
+    over.
+    """
     kv.users_changed()
-    may_stream = kv.bucket is not None and kv.access.rights & STREAM  # without one: in other buckets
-    if not may_stream and not kv.connection.is_closed:
-        kv.connection.drop(f"user {kv.user!r} may stream no more", fault=False)
+    needed = int(STREAM | REPLICATE if takes_over else STREAM)
+    has_right = kv.bucket is not None and not needed & ~kv.access.rights  # without a bucket: rights in other buckets
+    if not has_right and not kv.connection.is_closed:
+        kv.connection.drop(f"user {kv.user!r} has no right to it any more", fault=False)

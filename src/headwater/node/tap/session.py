@@ -97,8 +97,8 @@ class TapSession:
         return self._kv.written_gate
 
     def users_changed(self) -> None:
-        """Close the connection if its user was removed, or may no longer stream."""
-        end_without_right(self._kv)
+        """Close the connection if its user was removed, or has lost a right that the session needs."""
+        end_without_right(self._kv, takes_over=self.feed.producer.options.takeover)
 
     def closed(self) -> None:
         """Leave the TAP session, because the connection is closed; the TAP session may wait for its client."""
