@@ -109,6 +109,19 @@ def test_a_row_is_certain_if_all_attempts_have_it_that_read_there(tmp_path: Path
     assert log.last({0: 1})[0] == expected | {M: Delivered(0, 12, False, certain=False)}
 
 
+def test_an_attempt_that_did_not_end_makes_no_row_certain_and_none_uncertain(tmp_path: Path) -> None:
+    """Spark takes no rows of it."""
+    log = KeyLog(str(tmp_path))
+    with suppress(KeyError), log.writer([Reach(0, 0, 0, 9)]) as writer:
+        writer.append(batch((0, 0, 4, b"k", False)))
+        raise KeyError
+    note(log, (0, 0, 5, b"l", False), reach=[Reach(0, 0, 0, 9)])
+    expected = {K: Delivered(0, 4, False, certain=False), L: Delivered(0, 5, False)}
+    assert log.last({0: 1})[0] == expected
+    KeyLog(str(tmp_path)).fold(files_max=0)
+    assert log.last({0: 1})[0] == expected
+
+
 def test_an_attempt_without_rows_makes_those_of_another_one_uncertain(tmp_path: Path) -> None:
     log = KeyLog(str(tmp_path))
     note(log, (0, 0, 4, b"k", False), reach=[Reach(0, 0, 3, 4)])

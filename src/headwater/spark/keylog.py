@@ -6,7 +6,7 @@ have been delivered, and some that were not: of an attempt that failed, or of a 
 
 Which attempt's rows were delivered only Spark knows, and two attempts may differ: a version that one has is left out by
 the next if it was replaced above the range meanwhile. So a row is certainly delivered only if all attempts have it that
-read there.
+read there and came to their end; Spark takes no rows of the others.
 
 A folder is one query's: the file `_query` has an id that the query's offsets have, too. So a folder that was lost, or
 that two queries share, is noticed before a rollback is undone by the wrong notes.
@@ -48,7 +48,7 @@ class Delivered(NamedTuple):
     """The last row that was delivered of a document.
 
     Attributes:
-        certain: False if not all attempts have it that read there: it may not have been delivered.
+        certain: False if not all attempts have it that read there and ended: it may not have been delivered.
     """
 
     generation: int
@@ -138,7 +138,7 @@ class KeyLog:
         for number, file in enumerate(before):
             for vbucket, identity, row, doubtful in _rows(file):
                 if row.generation < generations.get(vbucket, 0):
-                    tally.add((vbucket, identity), row, 0 if doubtful else 1 << number)
+                    tally.add((vbucket, identity), row, number, doubtful=doubtful)
         newest: dict[int, dict[Identity, Delivered]] = {vbucket: {} for vbucket in generations}
         for (vbucket, identity), row in tally.rows():
             newest[vbucket][identity] = row
@@ -164,7 +164,7 @@ class KeyLog:
         tally = _Tally(files)
         for number, file in enumerate(files):
             for vbucket, identity, row, doubtful in _rows(file):
-                tally.add((vbucket, identity, row.generation), row, 0 if doubtful else 1 << number)
+                tally.add((vbucket, identity, row.generation), row, number, doubtful=doubtful)
         self._replace(list(tally.rows()), tally.reach())
         for path, _ in read_files:
             path.unlink(missing_ok=True)
@@ -192,24 +192,30 @@ class _Tally:
     """The last row of each document, and the files that have it.
 
     Args:
-        files: by number; the mask of a file is the bit of its number.
+        files: by number, which is the number of their bits.
     """
 
     def __init__(self, files: Sequence[KeyFile]) -> None:
         self._rows: dict[Any, tuple[Delivered, int]] = {}
         self._parts: dict[tuple[int, int], list[tuple[Reach, int]]] = {}
+        self._ended = 0
         for number, file in enumerate(files):
+            if file.reach and not file.ended:
+                continue
+            self._ended |= 1 << number
             for part in file.reach:
                 self._parts.setdefault((part.vbucket, part.generation), []).append((part, 1 << number))
         self._steps = {place: _steps(parts) for place, parts in self._parts.items()}
 
-    def add(self, key: Any, row: Delivered, mask: int) -> None:
+    def add(self, key: Any, row: Delivered, number: int, *, doubtful: bool) -> None:
         """Keep a row unless a later one is known. Of one seqno, one that deletes counts last: it undid the other.
 
         Args:
             key: begins with the vbucket.
-            mask: the file that has the row, as a bit; 0 if nobody knows whether it was delivered.
+            number: that of the file that has the row.
+            doubtful: True if the file says that the row may not have been delivered.
         """
+        mask = 0 if doubtful else self._ended & 1 << number
         last, has = self._rows.get(key, (None, 0))
         if last is None or last < row:
             self._rows[key] = row, mask
@@ -219,10 +225,10 @@ class _Tally:
     def rows(self) -> Iterator[tuple[Any, Delivered]]:
         """Yield key and last row of each document."""
         for key, (row, has) in self._rows.items():
-            yield key, row._replace(certain=not self._readers(key[0], row) & ~has)
+            yield key, row._replace(certain=has != 0 and not self._readers(key[0], row) & ~has)
 
     def reach(self) -> list[Reach]:
-        """Return what all files together have read: of each generation everything up to the last seqno."""
+        """Return what the attempts that ended have read together: of each generation all up to the last seqno."""
         ends = {place: max(part.end for part, _ in parts) for place, parts in self._parts.items()}
         for key, (row, _) in self._rows.items():
             place = key[0], row.generation
@@ -230,7 +236,7 @@ class _Tally:
         return [Reach(vbucket, generation, -1, end) for (vbucket, generation), end in sorted(ends.items())]
 
     def _readers(self, vbucket: int, row: Delivered) -> int:
-        """Return the files whose attempts read where a row is, as bits."""
+        """Return the files whose attempts read where a row is, and ended, as bits."""
         ends, masks = self._steps.get((vbucket, row.generation), ([], [0]))
         return masks[bisect_left(ends, row.seqno)]
 
