@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import RemoteProtocolError
+from headwater.errors import DiskFull, RemoteProtocolError
+from headwater.node.tap import consumer as module
 from headwater.wire import dcp, tap
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
@@ -120,6 +121,31 @@ def test_an_error_nobody_asked_for_is_told_only_after_opaque_0(client: TapClient
         give(client, wrong)
     assert give(client, tap.Opaque(engine_specific=bytes(4))) == []
     assert give(client, wrong) == [Status.NOT_MY_VBUCKET]
+
+
+@pytest.mark.parametrize("answers_errors", [False, True])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_change_that_the_store_refuses_is_an_error_like_any_other(
+    desk: TapDesk, client: TapClient, monkeypatch: pytest.MonkeyPatch, answers_errors: bool, is_full: bool
+) -> None:
+    """A producer that waits for no answers would go on, and the copy would lack the change without a word."""
+    give(client, tap.Mutation(vbucket=32, key=b"k", value=b"v", flags=ACK))
+    desk.commit()
+    if is_full:
+
+        def refuse(*_: object) -> None:
+            raise DiskFull(desk.store.path, 1 << 20)
+
+        monkeypatch.setattr(module, "stage", refuse)
+    else:
+        spoil(desk)
+    change = tap.Delete(vbucket=32, key=b"k")
+    if answers_errors:
+        give(client, tap.Opaque(engine_specific=bytes(4)))
+        assert give(client, change) == [Status.ETMPFAIL if is_full else Status.EINTERNAL]
+    else:
+        with pytest.raises(RemoteProtocolError, match="asked for no answer"):
+            give(client, change)
 
 
 def test_from_scratch_means_a_new_vbucket_with_a_history_of_its_own(desk: TapDesk, client: TapClient) -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.errors import BadMessage
+from headwater.errors import BadMessage, StorageError
 from headwater.node.changes import stage
 from headwater.node.kv import values
 from headwater.node.kv.command import passes
+from headwater.node.kv.parking import refusal_of
 from headwater.node.kv.vbuckets import set_state
 from headwater.node.refused import CommandRefused
+from headwater.node.storage.staging import ArenaFull
 from headwater.protocol.dcp.consumer_changes import CAS_ALL_ONES, Change
 from headwater.protocol.tap.consumer import MESSAGES, TapConsumer, TapMessage, hops_after
 from headwater.wire import tap
@@ -46,6 +48,12 @@ def take(session: Session, frame: Frame) -> None:
         status = Status(bad.status)
     except CommandRefused as refused:
         status = Status(refused.status)
+    except ArenaFull:
+        raise  # the message is handled again after the next commit
+    # "With ack support ETMPFAIL; without: disconnect" (tap.md 4): a producer that waits for no answer would go on, and
+    # the change would be missing here.
+    except StorageError as error:
+        status = Status(refusal_of(error).status)
     answer = consumer.answer(frame, status)
     if answer is not None:
         # "Must not ack before processing" (tap.md 4): a message is processed once it is on the disk, because it is
