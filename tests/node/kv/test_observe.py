@@ -1,11 +1,19 @@
 """OBSERVE, OBSERVE_SEQNO, GET_KEYS, GET_RANDOM_KEY."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from struct import pack, unpack
 
+import pytest
+
+from headwater.node.kv import observe as module
+from headwater.node.refused import CommandRefused
+from headwater.wire.admin import GetKeys, GetKeysResponse
 from headwater.wire.features import Feature
 from headwater.wire.status import Status
+from headwater.wire.vbucket import State
 from tests.node.streams.support import spoil
-from tests.node.support import Talk
+from tests.node.support import Desk, Talk
 
 OBSERVE_SEQNO, OBSERVE, KEYS, RANDOM = 0x91, 0x92, 0xB8, 0xB6
 
@@ -152,3 +160,78 @@ def test_a_random_key_is_some_durable_document(talk: Talk) -> None:
         assert answer.value == b"v" + answer.key[1:] and len(answer.extras) == 4
         seen.add(answer.key)
     assert len(seen) > 1
+
+
+def keys_while(talk: Talk, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The keys of vbucket 1, which are so many that something else happens while they are read."""
+    todo = [happens]
+
+    class OneBreath:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def breathe(self) -> None:
+            if todo:
+                todo.pop()()
+
+    for number in range(3):
+        talk.one(1, key=b"k%d" % number, extras=bytes(8), vbucket=1)
+    talk.desk.committer.commit()
+    monkeypatch.setattr(module, "AT_ONCE", 0)
+    monkeypatch.setattr(module, "Slices", OneBreath)
+    talk.desk.run_queue = None  # type: ignore[attr-defined]
+
+    async def listed() -> GetKeysResponse:
+        found = module.get_keys(talk.kv, GetKeys(key=b"k", vbucket=1))
+        assert isinstance(found, Awaitable)
+        return await found
+
+    return asyncio.run(listed()).keys
+
+
+def drop(desk: Desk) -> None:
+    desk.bucket.drop_vbucket(1)
+
+
+def make_anew(desk: Desk) -> None:
+    drop(desk)
+    desk.bucket.create_vbucket(1, State.REPLICA)
+
+
+def give_away(desk: Desk) -> None:
+    desk.bucket.vbuckets[1].set_state(State.DEAD)
+
+
+def fence(desk: Desk) -> None:
+    desk.bucket.fence([1])
+
+
+@pytest.mark.parametrize(
+    ("happens", "status"),
+    [
+        (drop, Status.NOT_MY_VBUCKET),
+        (make_anew, Status.NOT_MY_VBUCKET),
+        (give_away, Status.NOT_MY_VBUCKET),
+        (fence, Status.ETMPFAIL),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_the_keys_of_a_vbucket_that_leaves_while_they_are_read_are_not_told(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Desk], None], status: Status
+) -> None:
+    """An empty list would say that there are none."""
+    with pytest.raises(CommandRefused) as refused:
+        keys_while(talk, lambda: happens(talk.desk), monkeypatch)
+    assert refused.value.status == status
+
+
+def test_a_key_that_comes_while_keys_are_read_is_told_once_it_is_on_the_disk(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = talk.desk.session()
+
+    def put() -> None:
+        other.one(1, key=b"k3", extras=bytes(8), vbucket=1)
+
+    assert b"k3" in keys_while(talk, put, monkeypatch)
+    assert talk.kv.written_gate == talk.desk.committer.open > talk.desk.committer.durable

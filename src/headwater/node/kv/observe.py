@@ -134,13 +134,10 @@ def _observe_one(bucket: Bucket, vb: int, key: bytes, collection: int) -> tuple[
 def get_keys(session: Session, request: GetKeys) -> GetKeysResponse | Awaitable[GetKeysResponse]:
     """Answer GET_KEYS with keys in order, from the start key on: KEYS_DEFAULT of them, or the number in the request."""
     bucket = session.store_bucket
-    check_served(session, request.vbucket)
     key_count = min(KEYS_DEFAULT if request.count is None else request.count, KEYS_MAX)
-    session.saw_unstable()
     span = _KeySpan(request.vbucket, *_split(session, request.key, is_start=True), key_count)
-    if span.collection not in bucket.vbuckets[request.vbucket].collections.alive:
-        raise bucket.collections.missing_in(bucket.vbuckets[request.vbucket], span.collection)
-    bucket.durable_writes.refuse_unsettled(span.vbucket, span.collection)
+    _check_span(session, span)
+    session.saw_unstable()
     session.collection = span.collection
     if bucket.store.index.rows(request.vbucket) > AT_ONCE:
         return _keys_of_many(session, span)
@@ -157,18 +154,32 @@ class _KeySpan(NamedTuple):
     wanted: int
 
 
+def _check_span(session: Session, span: _KeySpan) -> None:
+    """Refuse a listing of keys that this node does not serve, or may not show now."""
+    check_served(session, span.vbucket)
+    bucket = session.store_bucket
+    if span.collection not in bucket.vbuckets[span.vbucket].collections.alive:
+        raise bucket.collections.missing_in(bucket.vbuckets[span.vbucket], span.collection)
+    bucket.durable_writes.refuse_unsettled(span.vbucket, span.collection)
+
+
 async def _keys_of_many(session: Session, span: _KeySpan) -> GetKeysResponse:
     slices, keys = Slices(session.server.loop, session.server.run_queue), None
     while keys is None:
-        keys = await _first_keys(session.store_bucket, span, slices)
+        keys = await _first_keys(session, span, slices)
+        # Other requests were handled meanwhile: the keys of a vbucket that was dropped, or of a new copy of it, would
+        # seem to be all that there are.
+        _check_span(session, span)
     return GetKeysResponse(keys=[documents.sent_key(session, key) for key in keys])
 
 
-async def _first_keys(bucket: Bucket, span: _KeySpan, slices: Slices) -> list[bytes] | None:
+async def _first_keys(session: Session, span: _KeySpan, slices: Slices) -> list[bytes] | None:
     """Return the first keys in order; None if the rows were numbered anew meanwhile, so that keys may be missing."""
     vb, key_count, keys = span.vbucket, span.wanted, set[bytes]()
+    bucket = session.store_bucket
     columns = bucket.store.index.columns[vb]
     for key in bucket.live_keys(vb, 0, span.collection):
+        session.saw_unstable()  # keys that came since the request must not be told before they are on the disk
         await slices.breathe()
         # The search goes from row to row, and a compaction or a rollback has numbered the rows anew.
         if bucket.store.index.columns[vb] is not columns:
