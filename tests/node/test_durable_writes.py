@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from headwater.errors import DiskFull
 from headwater.node.buckets.locks import CAS_OF_LOCKED
 from headwater.node.dcp.inbound import InboundStream
 from headwater.node.durable_writes import Copies
+from headwater.node.kv.scans import create
 from headwater.node.refused import CommandRefused
 from headwater.node.users.file import UsersFile
 from headwater.protocol.tap.options import TapOptions
@@ -31,6 +33,7 @@ from headwater.wire.dcp import EndReason, StreamFlag
 from headwater.wire.framing import FrameInfo, RequestInfo, encode_framing
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
+from headwater.wire.scans import RangeScanCreate
 from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 from tests.node.aware import COLLECTIONS, JSON, MUTATION_SEQNO, XERROR, Aware, manifest, told
@@ -686,6 +689,30 @@ def test_a_write_whose_time_is_over_is_answered_though_its_abort_has_no_room(
             assert not vbucket.prepares.pending
 
     asyncio.run(main())
+
+
+def test_a_scan_is_not_begun_before_the_commit_of_a_write_of_before_is_on_disk(tmp_path: Path) -> None:
+    """A scan reads what is on disk, and would show the version before."""
+    plan = RangeScanCreate(value=b'{"sampling":{"samples":9}}', datatype=1)
+    with closing(StreamDesk(tmp_path)) as desk:
+        kv, writes = desk.session().kv, desk.bucket.durable_writes
+
+        async def turn() -> None:
+            """Let nothing else run."""
+
+        desk.run_queue = SimpleNamespace(turn=turn)  # type: ignore[attr-defined]
+        desk.set(0, "k", b"before")
+        prepare = dcp.Prepare(by_seqno=0, rev_seqno=1, durability_level=1, key=b"\0k", cas=1 << 16, value=b"after")
+        desk.bucket.vbuckets[0].prepares.add(prepare)
+        writes.look_at(0)
+        desk.commit()
+        document = desk.store.document(0, b"k")
+        assert document is not None and (document.value, document.durable) == (b"after", False)
+        with pytest.raises(CommandRefused) as refused:
+            asyncio.run(create(kv, plan))
+        assert refused.value.status == Status.ETMPFAIL
+        desk.commit()
+        asyncio.run(create(kv, plan))
 
 
 def test_a_write_of_before_is_not_committed_again_over_a_newer_document(tmp_path: Path) -> None:

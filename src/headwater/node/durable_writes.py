@@ -181,13 +181,19 @@ class DurableWrites:
         if writes:
             raise CommandRefused(Status.SYNC_WRITE_IN_PROGRESS, "another durable write of the document is in flight")
 
-    def refuse_unsettled(self, vbucket: int, collection: int) -> None:
+    def refuse_unsettled(self, vbucket: int, collection: int, *, on_disk: bool = False) -> None:
         """Raise CommandRefused for a request that reads several documents of a collection, if a write of a former owner
         in it is unsettled.
 
         A client may have read that this write succeeded, so no read may return the state before it.
+
+        Args:
+            vbucket: the vbucket's number.
+            collection: the collection's id.
+            on_disk: True if the request reads only what is on disk, where the commit of such a write must be as well.
         """
-        if vbucket in self.held and any(each.collection == collection for each in self._of_before(vbucket)):
+        of_before = vbucket in self.held and any(each.collection == collection for each in self._of_before(vbucket))
+        if of_before or (on_disk and not self.is_settled(vbucket, {collection})):
             raise CommandRefused(Status.ETMPFAIL, "a write of an owner before is being settled")
 
     def is_settled(self, vbucket: int, collections: Collection[int] | None) -> bool:

@@ -56,7 +56,7 @@ async def create(session: Session, request: wire.RangeScanCreate) -> wire.RangeS
     if (needs := content.get("snapshot_requirements")) is not None:
         vbucket = await _meet(session, vbucket, needs)
         _check_alive(session, vbucket, plan.collection)
-    bucket.durable_writes.refuse_unsettled(vbucket.id, plan.collection)
+    bucket.durable_writes.refuse_unsettled(vbucket.id, plan.collection, on_disk=True)
     scan = bucket.scans.create(vbucket, plan, session.server.loop.time())
     with scan.running(session.server.loop.time):
         if await scan.is_empty(_pausing(session)):
