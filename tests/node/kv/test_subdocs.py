@@ -172,6 +172,27 @@ class Turns(RunQueue):
         await asyncio.sleep(0)
 
 
+def test_paths_that_take_turns_hang_on_the_batch_of_the_document_that_they_show(talking: Talk) -> None:
+    """Who is shown a version whose batch is lost between two paths must be cut off with the batch."""
+    desk, gates = talking.desk, list[int]()
+    desk.committer.commit()
+    store(desk.session(), body={"a": 2})
+    specs = [(GET, 0, b"a"), (EXISTS, 0, b"z"), (COUNT, 0, b"a")]
+
+    async def main() -> None:
+        desk.loop = asyncio.get_running_loop()
+        desk.run_queue = Turns(desk.loop, 1, lambda: gates.append(talking.kv.written_gate))  # type: ignore[attr-defined]
+        talking.connection.turn_is_over = lambda: True  # type: ignore[method-assign]
+        talking.give(subdoc.SubdocMultiLookup(key=b"k", specs=specs).frame().encode())
+        while talking.connection.is_paused:
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    (answer,) = FrameBuffer().receive_data(talking.bytes_sent())
+    assert subdoc.SubdocMultiLookupResponse.decode(answer).results[0] == (0, b"2")
+    assert gates == [desk.committer.open]
+
+
 LARGE = {"pad": "x" * (5 << 20), "n": 1, "list": []}
 LONG_SPECS = [
     (Opcode.SUBDOC_DICT_UPSERT, 4, b"about", b'{"by":1}'),

@@ -231,6 +231,7 @@ async def _look_up_in_turns(session: Session, request: wire.SubdocMultiLookup) -
     queue, results = session.server.run_queue, list[tuple[int, bytes]]()
     async with queue.large:
         view = _view_again(session, request)
+        session.saw_unstable()  # if its batch is lost between two paths, no answer may show this version
         for spec in request.specs:
             await queue.turn()
             results.append(_result(view, spec, results))
