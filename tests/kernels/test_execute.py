@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,16 @@ from hypothesis import strategies as st
 
 from headwater.kernels import execute as kernel
 from headwater.kernels.builds import debug_copy
+from headwater.kernels.gather import COLLECTIONS as ENCODES_COLLECTIONS
 from headwater.kernels.guard import registered
 from headwater.kernels.json import SCRATCH_BYTES
+from headwater.node.storage.views import DEFAULT_ONLY, Shown
 from headwater.wire.framing import FrameBuffer
 from headwater.wire.header import Frame
+from headwater.wire.manifest import CollectionsManifest
 from headwater.wire.opcodes import Opcode
+from headwater.wire.status import Status
+from tests.node.aware import manifest
 from tests.node.support import NOON, QUIET, Desk, Talk, desk
 
 checked = debug_copy("headwater.kernels.execute")
@@ -124,11 +130,105 @@ def test_the_kernel_says_and_stores_what_the_plain_path_does(data: st.DataObject
             assert _frames(fast.desk, vb) == _frames(plain.desk, vb)
 
 
-def _frames(counter: Desk, vb: int) -> list[bytes]:
-    """The vbucket's stream, every change as stored."""
+COLLECTIONS = 0x12
+EVERY = np.array([0, 8, 9, 12, 300], np.uint64)
+PLAIN, SHORT_LIVED, WIDE, UNKNOWN = b"\x08", b"\x09", b"\xac\x02", b"\x0a"
+PREFIXES = [b"\0", PLAIN, PLAIN, WIDE, SHORT_LIVED, UNKNOWN, b"\x01", b"\x88\0", b"\xff", b""]
+NAMED_KEYS = [b"", b"a", b"bb", b"c" * 249, b"c" * 250]
+prefixed = st.builds(lambda prefix, key: prefix + key, st.sampled_from(PREFIXES), st.sampled_from(NAMED_KEYS))
+named_requests = st.one_of(
+    st.builds(_change, st.sampled_from(CHANGES), prefixed, vbuckets, opaques, cas, values, flags, expiries),
+    st.builds(
+        lambda opcode, key, vb: Frame(0x80, opcode, key, vbucket=vb).encode(),
+        st.sampled_from([*READS, Opcode.DELETE, Opcode.DELETEQ]),
+        prefixed,
+        vbuckets,
+    ),
+)
+
+
+def _become(counter: Desk, uid: int, **collections: int | tuple[int, int]) -> None:
+    """Give a node and its vbuckets these collections."""
+    held = counter.bucket.collections
+    held.manifest = CollectionsManifest.decode(manifest(uid, **collections))
+    for vb in counter.bucket.vbuckets:
+        held._bring_up(vb)
+    counter.committer.commit()
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_the_kernel_serves_named_collections_as_the_plain_path_does(data: st.DataObject) -> None:
+    features = data.draw(st.sampled_from([(), (4, 7, 0x0B), (0x0B,)]))
+    with pair() as (fast, plain):
+        for talk in (fast, plain):
+            talk.hello(COLLECTIONS, *features)
+        for uid in range(1, data.draw(st.integers(2, 4))):
+            # The second manifest drops a collection, of which nothing may be read or written any more.
+            present = {"a": 8, "c": 300} if uid != 2 else {"c": 300}
+            for talk in (fast, plain):
+                _become(talk.desk, uid, b=(9, 100), **(present if uid < 3 else {"c": 300, "d": 12}))
+            stream = b"".join(data.draw(st.lists(named_requests, max_size=12)))
+            cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=4))
+            give_in_pieces(fast, stream, cuts)
+            give_in_pieces(plain, stream, [])
+            assert fast.bytes_sent() == plain.bytes_sent()
+            for talk in (fast, plain):
+                talk.desk.committer.commit()
+        for vb in range(3):
+            assert _frames(fast.desk, vb, EVERY, 3 | ENCODES_COLLECTIONS) == _frames(
+                plain.desk, vb, EVERY, 3 | ENCODES_COLLECTIONS
+            )
+
+
+def test_documents_of_named_collections_need_no_python(tmp_path: Path) -> None:
+    with desk(tmp_path) as counter:
+        _become(counter, 1, a=8, b=(9, 100))
+        talk = counter.session()
+        talk.hello(COLLECTIONS, 0x0B)
+        for key in (b"\0k", b"\x08k", b"\x09k"):
+            talk.give(Frame(0x80, Opcode.SET, key, bytes(8), b"v").encode())
+            talk.give(Frame(0x80, Opcode.GET, key).encode())
+        counts = {(opcode, status): count for opcode, status, count in counter.workspace.counts()}
+        # A collection with a maximum TTL is for Python, which knows it.
+        assert counts == {(Opcode.SET, 0): 2, (Opcode.GET, 0): 2}
+
+
+def test_a_default_collection_that_is_gone_takes_no_other_off_the_kernel(tmp_path: Path) -> None:
+    gone = json.dumps(
+        {
+            "uid": "2",
+            "scopes": [
+                {"uid": "0", "name": "_default", "collections": []},
+                {"uid": "8", "name": "shop", "collections": [{"uid": "8", "name": "a"}]},
+            ],
+        }
+    )
+    with desk(tmp_path) as counter:
+        _become(counter, 1, a=8)
+        old, new = counter.session(), counter.session()
+        new.hello(COLLECTIONS, 7)
+        old.hello(7)
+        lookup = {"extras": bytes(1), "value": b"\xc5\0\0\1x"}
+        assert old.one(Opcode.SET, key=b"k", extras=bytes(8), value=b'{"x":1}').status == 0
+        counter.bucket.collections.manifest = CollectionsManifest.decode(gone.encode())
+        for vb in counter.bucket.vbuckets:
+            counter.bucket.collections._bring_up(vb)
+        assert new.one(Opcode.SET, key=b"\x08k", extras=bytes(8)).status == 0
+        unknown = Status.UNKNOWN_COLLECTION
+        assert [new.one(Opcode.GET, key=b"\0k").status, old.one(Opcode.GET, key=b"k").status] == [unknown, unknown]
+        # A lookup behind a request that the kernel took, and one alone.
+        data = Frame(0x80, Opcode.NOOP).encode() + Frame(0x80, Opcode.SUBDOC_MULTI_LOOKUP, b"k", **lookup).encode()
+        old.give(data)
+        assert [answer.status for answer in FrameBuffer().receive_data(old.bytes_sent())] == [0, unknown]
+        assert counter.workspace.fields[kernel.TALLY + Opcode.SET * kernel.STATUSES] == 2
+
+
+def _frames(counter: Desk, vb: int, choice: Shown = DEFAULT_ONLY, encoding: int = 3) -> list[bytes]:
+    """The vbucket's stream of these collections, every change as stored."""
     out = np.zeros(1 << 16, np.uint8)
-    with counter.store.view(vb) as view:
-        filled = view.fill(out, 0, 3, len(out))
+    with counter.store.view(vb, choice=choice) as view:
+        filled = view.fill(out, 0, encoding, len(out))
         assert filled.done
     return [frame.encode() for frame in FrameBuffer().receive_data(out[: filled.bytes].tobytes())]
 
@@ -199,6 +299,7 @@ def test_lying_lengths_and_garbage_touch_no_memory_they_should_not(
 def _run_checked(counter: Desk, data: bytes, *, out_bytes: int, arena_bytes: int) -> tuple[int, np.ndarray]:
     store = counter.store
     counter.bucket.refresh()
+    counter.bucket.collections.refresh()
     arena, used = store.staging.room()
     state = np.zeros(kernel.STATE_FIELDS, np.uint64)
     state[kernel.ARENA], state[kernel.STAGED] = store.staging.slot, used
@@ -211,8 +312,9 @@ def _run_checked(counter: Desk, data: bytes, *, out_bytes: int, arena_bytes: int
     columns = [column for vb in range(4) for column in _columns(counter, vb)]
     with registered(arena, *columns):
         stop = checked.execute(
-            buffer, out, store.table, store.segments, counter.bucket.uuids, np.zeros(SCRATCH_BYTES, np.uint8), state
-        )
+            buffer, out, store.table, store.segments, counter.bucket.uuids, counter.bucket.collections.plain,
+            np.zeros(SCRATCH_BYTES, np.uint8), state,
+        )  # fmt: skip
     store.staging.use(int(state[kernel.STAGED]))
     return int(stop), state
 

@@ -62,6 +62,7 @@ class Rig:
         """Go round these clients; the gate of reads goes on from the last round."""
         desk, store, state, turn = self.desk, self.desk.store, self.state, self.turn
         desk.bucket.refresh()
+        desk.bucket.collections.refresh()
         arena, used = store.staging.room()
         state[execute.ARENA], state[execute.STAGED], state[execute.LIMIT] = store.staging.slot, used, len(arena)
         state[execute.NOW_NS], state[execute.NOW] = desk.clock.time_ns(), desk.bucket.now()
@@ -71,7 +72,7 @@ class Rig:
         with registered(arena, *columns):
             stop = self.build.go_round(
                 events, self.members, self.arena, self.out, store.table, store.segments, desk.bucket.uuids,
-                np.zeros(SCRATCH_BYTES, np.uint8), state, turn, self.entries, self.kept,
+                desk.bucket.collections.plain, np.zeros(SCRATCH_BYTES, np.uint8), state, turn, self.entries, self.kept,
             )  # fmt: skip
         store.staging.use(int(state[execute.STAGED]))
         return int(stop)

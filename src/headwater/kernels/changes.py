@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headwater.kernels.builds import inline_kernel
-from headwater.kernels.index import CAS, HIGH
+from headwater.kernels.index import CAS, HIGH, NAMED_MARK
 from headwater.kernels.intrinsics import copy, load32, store8, store16, store32, store64
 from headwater.kernels.json import is_json, may_be_json
 from headwater.kernels.offsets import (
@@ -47,6 +47,7 @@ CAS_MAX = U(numbers.HELD_MAX)
 _GIVEN_MAX = U(numbers.GIVEN_MAX)
 _RELATIVE_MAX = U(30 * 86400)
 _EXPIRY_MAX = U(0xFFFFFFFF)
+_MARK_BIT = U(NAMED_MARK.bit_length() - 1)
 _CLOCK_MASK, _LOGICAL_BITS = U(0xFFFFFFFFFFFF0000), U(0xFFFF)
 
 
@@ -103,9 +104,10 @@ def write_mutation(
     now: Any,
     scratch: Any,
     prefix: Any,
+    named: Any,
 ) -> None:
     """Write the DCP mutation (dcp.md 2.8, 31 bytes of extras) for the complete request at `at`, whose key loses its
-    first `prefix` bytes.
+    first `prefix` bytes; `named` is 1 if the rest begins with the id of a collection, else 0.
     """
     key = at + _SET_BYTES + prefix
     value = key + key_length
@@ -114,7 +116,7 @@ def write_mutation(
         datatype = _JSON
     store64(to, _MUTATION_HEAD | (key_length << U(32)) | (datatype << U(16)) | vb)
     store32(to + BODY_LENGTH_AT, np.uint32(MUTATION_EXTRAS + key_length + value_length))
-    store32(to + OPAQUE_AT, np.uint32(0))
+    store32(to + OPAQUE_AT, np.uint32(named << _MARK_BIT))
     store64(to + CAS_AT, np.uint64(cas))
     store64(to + SEQNO_AT, np.uint64(seqno))
     store64(to + REV_SEQNO_AT, np.uint64(rev))
@@ -127,11 +129,13 @@ def write_mutation(
 
 
 @inline_kernel
-def write_deletion(to: Any, key: Any, vb: Any, key_length: Any, cas: Any, seqno: Any, rev: Any, now: Any) -> None:
-    """Write the DCP deletion with its delete time (dcp.md 2.9, 21 bytes of extras)."""
+def write_deletion(
+    to: Any, key: Any, vb: Any, key_length: Any, cas: Any, seqno: Any, rev: Any, now: Any, named: Any
+) -> None:
+    """Write the DCP deletion with its delete time (dcp.md 2.9, 21 bytes of extras); `named` as for `write_mutation`."""
     store64(to, _DELETION_HEAD | (key_length << U(32)) | vb)
     store32(to + BODY_LENGTH_AT, np.uint32(DELETION_V2_EXTRAS + key_length))
-    store32(to + OPAQUE_AT, np.uint32(0))
+    store32(to + OPAQUE_AT, np.uint32(named << _MARK_BIT))
     store64(to + CAS_AT, np.uint64(cas))
     store64(to + SEQNO_AT, np.uint64(seqno))
     store64(to + REV_SEQNO_AT, np.uint64(rev))

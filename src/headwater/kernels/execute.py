@@ -1,9 +1,9 @@
 """Answers a chunk of pipelined requests in one call: no Python object for a get or a set.
 
 The kernel executes GET, SET, ADD, REPLACE, DELETE, their quiet forms, GETK, GETKQ and NOOP, on active vbuckets, for
-documents without extended attributes or compression. It writes a change to the staging arena as the DCP frame that
-streams will send (opaque 0), indexes it at once, and writes the answer to `out`. At any other request the kernel stops
-without having begun it; Python executes that one request, and calls the kernel for the rest.
+documents without extended attributes or compression, in the collections of `plain`. It writes a change to the staging
+arena as the frame that the log has, indexes it at once, and writes the answer to `out`. At any other request the kernel
+stops without having begun it; Python executes that one request, and calls the kernel for the rest.
 
 `state` (uint64[STATE_FIELDS]) holds inputs and outputs, at the constants below. The kernel keeps no state: the caller
 passes the staging arena's slot, fill and limit, and reads the new fill. The kernel never writes beyond the arena or
@@ -29,6 +29,7 @@ from headwater.kernels.changes import (
     write_deletion,
     write_mutation,
 )
+from headwater.kernels.choices import collection_of, place_in
 from headwater.kernels.index import (
     DELETED_REV,
     DURABLE_ROWS,
@@ -117,7 +118,8 @@ FEATURE_JSON = np.uint64(1)
 FEATURE_SEQNO = np.uint64(2)
 FEATURE_WRITE = np.uint64(4)  # not a feature: writes may run at all
 FEATURE_HELLO = np.uint64(8)  # the client negotiated something
-FEATURE_COLLECTIONS = np.uint64(16)  # keys begin with the id of their collection; those of others than 0 are for Python
+FEATURE_COLLECTIONS = np.uint64(16)  # keys begin with the id of their collection
+FEATURE_NAMED = np.uint64(32)  # not a feature: the rights in the default collection are those in all
 
 FLAG_WROTE = np.uint64(1)
 FLAG_UNSTABLE = np.uint64(2)
@@ -130,7 +132,7 @@ STOP_GROW = 4  # vbucket `GROW` needs a larger index first
 _DONE = 0
 
 U = np.uintp
-_ZERO, _ONE, _TWO, _FOUR, _EIGHT = U(0), U(1), U(2), U(4), U(8)
+_ZERO, _ONE, _EIGHT = U(0), U(1), U(8)
 _TALLY, _STATUSES, _CALLED = U(TALLY), U(STATUSES), U(CALLED)
 _ACTIVE = U(State.ACTIVE)
 _KEY_MAX = U(KEY_BYTES_MAX)
@@ -199,12 +201,21 @@ def note_row(table: Any, vb: Any, row: Any, state: Any) -> None:
 
 @inline_kernel
 def _read(
-    at: Any, code: Any, vb: Any, key_length: Any, out: Any, table: Any, segments: Any, state: Any, prefix: Any
+    at: Any,
+    code: Any,
+    vb: Any,
+    key_length: Any,
+    out: Any,
+    table: Any,
+    segments: Any,
+    state: Any,
+    prefix: Any,
+    named: Any,
 ) -> Any:
     """Execute GET, GETQ, GETK, GETKQ."""
     key = at + HEADER + prefix
     hashed = key_hash(table, vb, key, key_length)
-    _, row = find(table, vb, segments, key, key_length, hashed, _ZERO)
+    _, row = find(table, vb, segments, key, key_length, hashed, named)
     is_hit = False
     frame = _ZERO
     if row >= 0:
@@ -280,6 +291,7 @@ def _change(
     scratch: Any,
     state: Any,
     prefix: Any,
+    named: Any,
 ) -> Any:
     """Execute SET, ADD, REPLACE, DELETE and their quiet forms (opcode plus 0x10)."""
     loud = code & U(0x0F)
@@ -290,7 +302,7 @@ def _change(
     deletes = loud == _DELETE
     key = prefix + (at + HEADER if deletes else at + HEADER + SET_EXTRAS)
     hashed = key_hash(table, vb, key, key_length)
-    slot, row = find(table, vb, segments, key, key_length, hashed, _ZERO)
+    slot, row = find(table, vb, segments, key, key_length, hashed, named)
     # "A brand-new key starts at 1 + the highest revision ever deleted in the vbucket" (kv.md 2): the tombstone it may
     # have had is purged here, and may win every conflict elsewhere.
     before, live, rev = _ZERO, False, above(table[vb, DELETED_REV])
@@ -320,10 +332,10 @@ def _change(
     # From here on nothing fails: the seqno is taken, and the frame must be staged and indexed with it.
     cas, seqno = next_cas(table, vb, state[NOW_NS]), table[vb, HIGH] + _ONE
     if deletes:
-        write_deletion(to, key, vb, key_length, cas, seqno, rev, state[NOW])
+        write_deletion(to, key, vb, key_length, cas, seqno, rev, state[NOW], named)
         state[DELETES] += _ONE
     else:
-        write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch, prefix)
+        write_mutation(to, at, vb, key_length, value_length, cas, seqno, rev, state[NOW], scratch, prefix, named)
         state[SETS] += _ONE
     append_row(table, vb, segments, to, location(arena, state[STAGED]), hashed, slot, row)
     state[STAGED] += size
@@ -365,7 +377,29 @@ def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: An
 
 
 @inline_kernel
-def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+def _split(key: Any, key_length: Any, plain: Any, state: Any) -> Any:
+    """Return (bytes of the key that are not stored, 1 if the stored key begins with an id, bytes of the application's
+    key); these are 0 if the collection is not in `plain`, or the id breaks a rule.
+
+    The id of the default collection is not stored, others are.
+    """
+    if (state[FEATURES] & FEATURE_COLLECTIONS) == _ZERO:
+        return _ZERO, _ZERO, key_length if place_in(plain, _ZERO) >= 0 else _ZERO
+    number, id_bytes = collection_of(key, key_length)
+    if id_bytes == _ZERO or place_in(plain, number) < 0:
+        return _ZERO, _ZERO, _ZERO
+    if number == _ZERO:
+        return id_bytes, _ZERO, key_length - id_bytes
+    # "Id and key together" have one byte more than a key (wire 8).
+    if (state[FEATURES] & FEATURE_NAMED) == _ZERO or key_length > _KEY_MAX + _ONE:
+        return _ZERO, _ZERO, _ZERO
+    return _ZERO, _ONE, key_length - id_bytes
+
+
+@inline_kernel
+def _run_request(
+    at: Any, body: Any, out: Any, table: Any, segments: Any, uuids: Any, plain: Any, scratch: Any, state: Any
+) -> Any:
     """Execute the complete request at `at`; return _DONE or the reason of a stop."""
     code, extras, key_length = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code == _NOOP:
@@ -375,28 +409,26 @@ def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, uuids:
         bare(out, state, code, _ZERO, at)
         return _DONE
     reads = _is_read(code)
-    value_length, prefix = body - extras - key_length, _ZERO
-    if (state[FEATURES] & FEATURE_COLLECTIONS) != _ZERO:
-        if key_length < _TWO or load8(at + HEADER + extras) != 0:
-            return STOP_PLAIN
-        prefix = _ONE
-        key_length = key_length - _ONE
-    if not (reads or _is_change(code)) or _is_plain(at, code, extras, key_length, value_length, table, state):
+    value_length = body - extras - key_length
+    prefix, named, own_length = _split(at + HEADER + extras, key_length, plain, state)
+    if not (reads or _is_change(code)) or _is_plain(at, code, extras, own_length, value_length, table, state):
         return STOP_PLAIN
-    vb = U(load16(at + VBUCKET_AT))
+    vb, key_length = U(load16(at + VBUCKET_AT)), key_length - prefix
     if reads:
-        return _read(at, code, vb, key_length, out, table, segments, state, prefix)
-    return _change(at, code, vb, key_length, value_length, out, table, segments, uuids, scratch, state, prefix)
+        return _read(at, code, vb, key_length, out, table, segments, state, prefix, named)
+    return _change(at, code, vb, key_length, value_length, out, table, segments, uuids, scratch, state, prefix, named)
 
 
-def _plainly(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> int:
+def _plainly(data: Any, out: Any, table: Any, segments: Any, uuids: Any, plain: Any, scratch: Any, state: Any) -> int:
     """Stand in for `execute` until it is compiled: leave every request to Python."""
     state[ANSWERED:LIMIT] = _ZERO
     return STOP_PLAIN
 
 
 @inline_kernel
-def run(start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+def run(
+    start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, plain: Any, scratch: Any, state: Any
+) -> Any:
     """Answer the requests in `size` bytes at the address `start`, as `execute` does."""
     end = start + size
     at = start + state[OFFSET]
@@ -419,7 +451,7 @@ def run(start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, 
         if U(len(out)) - state[ANSWERED] < _ANSWER_MAX:
             stop = STOP_OUT_FULL
             break
-        stop = _run_request(at, body, out, table, segments, uuids, scratch, state)
+        stop = _run_request(at, body, out, table, segments, uuids, plain, scratch, state)
         if stop != _DONE:
             break
         at = at + HEADER + body
@@ -428,21 +460,23 @@ def run(start: Any, size: Any, out: Any, table: Any, segments: Any, uuids: Any, 
 
 
 @kernel_or(_plainly)
-def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, scratch: Any, state: Any) -> Any:
+def execute(data: Any, out: Any, table: Any, segments: Any, uuids: Any, plain: Any, scratch: Any, state: Any) -> Any:
     """Answer the requests in data[state[OFFSET]:] until one stops the kernel, or all are answered; return the STOP_*
     code.
 
     Args:
         data: uint8 array, the bytes received. out: uint8 array for answers, filled from its start (ANSWERED bytes).
         table, segments: index and segments of the store (kernels/index.py); a row of `table` has FIELDS numbers.
-        uuids: uint64[vbuckets], the newest vb uuid of each. scratch: uint8[json.SCRATCH_BYTES].
+        uuids: uint64[vbuckets], the newest vb uuid of each. plain: uint64, the ids of the collections that the kernel
+            may serve, ascending. scratch: uint8[json.SCRATCH_BYTES].
         state: uint64[STATE_FIELDS], see above.
     """
-    return run(U(data.ctypes.data), U(len(data)), out, table, segments, uuids, scratch, state)
+    return run(U(data.ctypes.data), U(len(data)), out, table, segments, uuids, plain, scratch, state)
 
 
 def warm_up() -> None:
     """Build the kernels of this module."""
     table, pair = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
     state, nothing = np.zeros(STATE_FIELDS, np.uint64), np.zeros(1, np.uint8)
-    execute(nothing, nothing, table, pair, np.zeros(1, np.uint64), np.zeros(SCRATCH_BYTES, np.uint8), state)
+    numbers = np.zeros(1, np.uint64)
+    execute(nothing, nothing, table, pair, numbers, numbers, np.zeros(SCRATCH_BYTES, np.uint8), state)

@@ -180,6 +180,7 @@ def _serve(
     table: Any,
     segments: Any,
     uuids: Any,
+    plain: Any,
     scratch: Any,
     state: Any,
     round_state: Any,
@@ -196,7 +197,7 @@ def _serve(
     round_state[GOT] = U(got)
     state[OFFSET] = _ZERO
     state[FEATURES] = members[who, READY] & round_state[MASK]
-    stop = run(U(arena.ctypes.data), round_state[GOT], out, table, segments, uuids, scratch, state)
+    stop = run(U(arena.ctypes.data), round_state[GOT], out, table, segments, uuids, plain, scratch, state)
     round_state[STOP] = U(stop)
     # The beginning of another request stays in the arena, which the next connection overwrites: Python takes it over.
     if stop != STOP_MORE or state[OFFSET] != round_state[GOT]:
@@ -216,6 +217,7 @@ def _leave_to_python(
     table: Any,
     segments: Any,
     uuids: Any,
+    plain: Any,
     scratch: Any,
     state: Any,
     round_state: Any,
@@ -240,6 +242,7 @@ def go_round(
     table: Any,
     segments: Any,
     uuids: Any,
+    plain: Any,
     scratch: Any,
     state: Any,
     round_state: Any,
@@ -251,7 +254,7 @@ def go_round(
 
     Args:
         events: uint64 descriptors. members, round_state, entries, ring: see the module.
-        arena: uint8, receive buffer. out, table, segments, uuids, scratch, state: as for `execute`.
+        arena: uint8, receive buffer. out, table, segments, uuids, plain, scratch, state: as for `execute`.
     """
     for each in range(RECEIVED, TURN_FIELDS):
         round_state[each] = _ZERO
@@ -266,7 +269,19 @@ def go_round(
         round_state[WHO] = events[round_state[AT]]
         round_state[AT] += _ONE
         stop = _serve(
-            round_state[WHO], members, arena, out, table, segments, uuids, scratch, state, round_state, entries, ring
+            round_state[WHO],
+            members,
+            arena,
+            out,
+            table,
+            segments,
+            uuids,
+            plain,
+            scratch,
+            state,
+            round_state,
+            entries,
+            ring,
         )
         if stop != ROUND_DONE:
             break
@@ -311,4 +326,6 @@ def warm_up() -> None:
     ring, round_state = np.zeros(KEPT * KEPT_BYTES, np.uint8), np.zeros(TURN_FIELDS, np.uint64)
     scratch, state = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(STATE_FIELDS, np.uint64)
     release(members, round_state, entries, ring)  # first: nobody needs it before rounds are gone
-    go_round(numbers, members, bytes_, bytes_, table, pair, numbers, scratch, state, round_state, entries, ring)
+    go_round(
+        numbers, members, bytes_, bytes_, table, pair, numbers, numbers, scratch, state, round_state, entries, ring
+    )

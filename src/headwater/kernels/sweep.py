@@ -109,7 +109,7 @@ def delete_all(table: Any, vb: Any, segments: Any, first: Any, arena: Any, stage
                 table[vb, HIGH] + _ONE,
                 above(U(load64(frame + REV_SEQNO_AT))),
             )
-            write_deletion(to, key, vb, length, cas, seqno, rev, U(now_ns) // _NANOSECONDS)
+            write_deletion(to, key, vb, length, cas, seqno, rev, U(now_ns) // _NANOSECONDS, is_named(frame))
             store32(to + OPAQUE_AT, np.uint32(marks(frame)))
             append_row(table, vb, segments, to, location(U(arena), used), hashed, slot, old)
             used = used + DELETION_BYTES + length

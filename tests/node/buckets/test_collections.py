@@ -221,6 +221,62 @@ def test_a_vbucket_that_becomes_active_while_a_change_is_written_has_it_too(monk
     run(story)
 
 
+def served(desk: Desk) -> list[int]:
+    """The collections that kernels may serve, as the next request finds them."""
+    collections = desk.bucket.collections
+    if collections.is_stale:
+        collections.refresh()
+    return list(map(int, collections.plain))
+
+
+def test_kernels_serve_the_collections_without_a_ttl_that_the_node_and_every_active_vbucket_have() -> None:
+    async def story(desk: Desk) -> None:
+        collections, late = desk.bucket.collections, desk.bucket.vbuckets[1]
+        assert served(desk) == [0]
+        late.set_state(State.REPLICA)
+        await collections.change(lambda _: CollectionsManifest.decode(manifest(1, a=A, b=(B, 100))))
+        assert served(desk) == [0, A]
+        # Promoted, it lacks the collection until the node has staged its events.
+        late.set_state(State.ACTIVE)
+        assert served(desk) == [0]
+        assert collections._settling is not None
+        await collections._settling
+        assert served(desk) == [0, A]
+        # A drop is in force with the manifest, before any vbucket has its event.
+        collections.manifest = CollectionsManifest.decode(manifest(2, b=(B, 100)))
+        assert served(desk) == [0]
+
+    run(story)
+
+
+def test_kernels_serve_no_collection_whose_event_was_lost_with_its_batch() -> None:
+    async def story(desk: Desk) -> None:
+        collections = desk.bucket.collections
+        await desk.committer.wait(desk.committer.gate())
+        collections.manifest = CollectionsManifest.decode(manifest(1, a=A))
+        for vb in desk.bucket.vbuckets:
+            collections._bring_up(vb)
+        assert served(desk) == [0, A]
+        desk.disk.fail(1)
+        assert not await desk.committer.wait(desk.committer.wrote())
+        desk.disk.heal()
+        assert [A in vbucket.collections.alive for vbucket in desk.bucket.vbuckets.values()] == [False, False]
+        assert served(desk) == [0]
+
+    run(story)
+
+
+def test_a_record_of_a_replica_costs_no_look_at_all_vbuckets() -> None:
+    async def story(desk: Desk) -> None:
+        replica = desk.bucket.vbuckets[1]
+        replica.set_state(State.REPLICA)
+        assert served(desk) == [0]
+        replica.close_checkpoint(1)
+        assert not desk.bucket.collections.is_stale
+
+    run(story)
+
+
 def brought(desk: Desk, newer: CollectionsManifest) -> None:
     """A vbucket becomes active here with a manifest that the node does not know."""
     late = desk.bucket.vbuckets[1]

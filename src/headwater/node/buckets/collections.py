@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
 from headwater.errors import CorruptStore, DiskFull, StorageError, UnsureFile
 from headwater.failpoints import failpoint
 from headwater.node.process.run_queue import Slices
@@ -34,6 +36,8 @@ from headwater.wire.status import Status
 from headwater.wire.vbucket import State
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from headwater.node.committer import Committer
     from headwater.node.process.run_queue import RunQueue
     from headwater.node.storage.api import Storage
@@ -114,7 +118,9 @@ class Collections:
     Attributes:
         manifest: the newest manifest.
         has_history: True if any collection has a history.
-        default_is_plain: True if the default collection exists and has no maximum TTL, so that kernels may serve it.
+        plain: the ids of the collections that kernels may serve, ascending: those without a maximum TTL that the node's
+            manifest and each active vbucket have. `refresh` brings it up to date.
+        is_stale: True if `plain` may not be up to date.
         run_queue: the queue that gives other work its turn during a change; None before the node runs.
     """
 
@@ -123,7 +129,10 @@ class Collections:
         self._file = CollectionsFile(disk, folder)
         self._ttls: dict[int, int | None] = {}
         self.has_history: bool = True
-        self.default_is_plain: bool = True
+        self.plain: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.is_stale: bool = True
+        self._included: dict[int, Mapping[int, int | None]] = {}
+        self._lacks_some = False
         self.manifest, self._next_collection, self._next_scope = self._file.load()
         self._saved = self.manifest
         self.run_queue: RunQueue | None = None
@@ -146,7 +155,30 @@ class Collections:
         self._manifest = new
         self._ttls = {collection.id: collection.max_ttl for _, collection in new.each_collection()}
         self.has_history = any(collection.history for _, collection in new.each_collection())
-        self.default_is_plain = 0 in self._ttls and self._ttls[0] is None
+        self.is_stale = True
+
+    @property
+    def default_is_plain(self) -> bool:
+        """True if the default collection exists and has no maximum TTL."""
+        return 0 in self._ttls and self._ttls[0] is None
+
+    def refresh(self) -> None:
+        """Update `plain`.
+
+        A change is in the node's manifest before vbuckets have its events, and a vbucket may become active without the
+        newest ones. Requests about a collection that one of them lacks are for the plain path, which looks at the
+        vbucket.
+        """
+        every = {id_ for id_, ttl in self._ttls.items() if ttl is None}
+        active = (vbucket for vbucket in self._bucket.vbuckets.values() if vbucket.state is State.ACTIVE)
+        # Vbuckets with the same events share one object.
+        self._included = {id(alive): alive for alive in (vbucket.collections.alive for vbucket in active)}
+        served = every.intersection(*self._included.values())
+        self.plain, self._lacks_some = np.array(sorted(served), np.uint64), len(served) < len(every)
+        self.is_stale = False
+
+    def _may_lack_some(self, vbucket: VBucket) -> bool:
+        return vbucket.state is State.ACTIVE and id(vbucket.collections.alive) not in self._included
 
     def ttl_max(self, collection: int) -> int | None:
         """Return the maximum TTL of a collection in seconds; None for no limit."""
@@ -364,6 +396,7 @@ class Collections:
             ArenaFull, DiskFull: only some events had room.
         """
         bucket = self._bucket
+        self.is_stale = True  # also if only some events had room
         is_changed = bucket.vbuckets[vb].become(self.manifest, lambda: bucket.next_cas(vb))
         if is_changed:
             bucket.committer.wrote()
@@ -376,6 +409,9 @@ class Collections:
         manifest.
         """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
+        # A record is written with each snapshot that a replica gets: those must not cost a look at all vbuckets.
+        if self._lacks_some or (vbucket_ is not None and self._may_lack_some(vbucket_)):
+            self.is_stale = True
         if vbucket_ is None or vbucket_.collections.uid == self.manifest.uid:
             return
         if vbucket_.collections.uid > self.manifest.uid:
@@ -386,6 +422,7 @@ class Collections:
 
     def batch_lost(self) -> None:
         """Stage events again, because a batch was lost that may have contained some."""
+        self.is_stale = True
         if self.manifest.uid:
             for vb, vbucket in self._bucket.vbuckets.items():
                 # The vbucket may count events that were in the lost batch; the log says which are left.

@@ -45,6 +45,8 @@ class Workspace:
         """Set the kernel's inputs: the time, and the free part of the staging arena."""
         if bucket.needs_refresh:
             bucket.refresh()
+        if bucket.collections.is_stale:
+            bucket.collections.refresh()
         staging, fields, now = bucket.store.staging, self.fields, bucket.clock.time_ns()
         fields[kernel.STAGED], fields[kernel.LIMIT] = staging.filled()
         fields[kernel.ARENA] = staging.slot
@@ -86,6 +88,8 @@ class FastPath:
             self._features |= int(kernel.FEATURE_SEQNO)
         if session.has(Feature.COLLECTIONS):
             self._features |= int(kernel.FEATURE_COLLECTIONS)
+        if session.access.places is None:
+            self._features |= int(kernel.FEATURE_NAMED)
 
     @property
     def features(self) -> int:
@@ -111,7 +115,7 @@ class FastPath:
         if ran is None and not kernels_may_run(bucket):
             return offset
         looks_up = _begins_lookup(data, offset)
-        if looks_up and not _is_simple(data, offset):
+        if looks_up and not self._may_look_up(data, offset):
             return offset
         requests = np.frombuffer(data, np.uint8)
         connection = self._session.connection
@@ -126,7 +130,8 @@ class FastPath:
             if stop in _DONE:
                 if stop == kernel.STOP_PLAIN and _begins_lookup(data, offset) != looks_up:
                     looks_up = not looks_up  # the other kernel handles this request
-                    continue
+                    if not looks_up or bucket.collections.default_is_plain:
+                        continue
                 break
             if stop == kernel.STOP_STAGE_FULL and offset == begun:
                 break  # the plain path asks for as much room as this one request needs
@@ -138,6 +143,10 @@ class FastPath:
             elif stop == kernel.STOP_STAGE_FULL:
                 self._session.parking.wait_for_room(self._session.server.committer)
         return offset
+
+    def _may_look_up(self, data: memoryview, offset: int) -> bool:
+        """Return True if the kernel of lookups, which knows the default collection alone, may serve this request."""
+        return self._bucket.collections.default_is_plain and _is_simple(data, offset)
 
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:
         """Call a kernel once, and handle its results."""
@@ -151,8 +160,9 @@ class FastPath:
         if looks_up:
             stop = lookups.look_up(requests, work.out, store.table, store.segments, work.scratch, work.state)
         else:
+            plain = bucket.collections.plain
             stop = kernel.execute(
-                requests, work.out, store.table, store.segments, bucket.uuids, work.scratch, work.state
+                requests, work.out, store.table, store.segments, bucket.uuids, plain, work.scratch, work.state
             )
         self._heed()
         return stop
@@ -184,13 +194,11 @@ class FastPath:
 
 
 def kernels_may_run(bucket: Bucket) -> bool:
-    """Return True unless requests on a bucket need checks that only the plain path makes: of locks, fences, damage,
-    disabled traffic, or a default collection that is dropped or has a maximum TTL.
+    """Return True unless requests on a bucket need checks that only the plain path makes: of locks, fences, damage, or
+    disabled traffic.
     """
-    # The kernels check states, keys and CAS only.
+    # The kernels check states, collections, keys and CAS only.
     if bucket.traffic_disabled or bucket.fenced or bucket.store.quarantine.vbuckets:
-        return False
-    if not bucket.collections.default_is_plain:
         return False
     return not (bucket.locks.held and bucket.locks.any(bucket.clock.monotonic()))
 

@@ -179,6 +179,7 @@ class ServedRounds:
         begun, work, fields, requests = self._time(), self._workspace, self._fields, self._requests
         committer, store, uuids = self._committer, self._bucket.store, self._bucket.uuids
         work.begin(self._bucket)
+        plain = self._bucket.collections.plain
         fields[kernel.TURN_NOW] = int(begun * MICROSECONDS)
         fields[kernel.MASK] = _READS if store.full else _ALL
         # Both are read in this turn of the loop, in which no batch is closed, so answers of the round wait for the
@@ -186,7 +187,7 @@ class ServedRounds:
         fields[kernel.OPEN_GATE], fields[kernel.READ_GATE] = committer.open, (read_gate := committer.gate())
         requests.begin()
         stop = kernel.go_round(
-            self._events, self._members, self._arena, work.out, store.table, store.segments, uuids, work.scratch,
+            self._events, self._members, self._arena, work.out, store.table, store.segments, uuids, plain, work.scratch,
             work.state, self._turn, self._entries, self._answers,
         )  # fmt: skip
         self._settle(read_gate, stop)
