@@ -2,13 +2,14 @@
 
 Every set is on the disk before the no-op behind it is answered. Beside it take turns: the disk alone (the bytes that
 the log must hold, written and synced in pieces as large as its batches), and memcached 1.6 with one thread, which
-keeps nothing,
-fed by the same generator. Without memcached on this machine its comparisons are left out, and a line says so.
+keeps nothing, fed by the same generator. The same sets in a collection of their own stand beside those in the default
+one. Without memcached on this machine its comparisons are left out, and a line says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.harness import measure
 from headwater import testing
+from headwater.wire.features import Feature
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.vbucket import vbucket_of
@@ -38,29 +40,39 @@ READY_SECONDS = 10.0
 REPETITIONS = 5
 
 _SET = struct.Struct(">BBHBBHIIQQ")
+_HELLO = Frame(0x80, Opcode.HELLO, value=Feature.COLLECTIONS.to_bytes(2)).encode()
+_DEFAULT = {"uid": "0", "name": "_default"}
+_SHOP = {"uid": "8", "name": "shop", "collections": [{"uid": "8", "name": "orders"}]}
+_MANIFEST = json.dumps({"uid": "1", "scopes": [_DEFAULT | {"collections": [_DEFAULT]}, _SHOP]}).encode()
 _NOOP = Frame(0x80, Opcode.NOOP, opaque=0xFFFF_FFFF).encode()
 
 
-def requests(value_bytes: int) -> list[bytes]:
+def requests(value_bytes: int, collection: bytes = b"") -> list[bytes]:
     """Return ITEMS quiet sets over KEYS keys, in pieces of PIECE_ITEMS. The value is random bytes, so that it is never
-    JSON.
+    JSON; `collection` is the id in front of each key, on a connection with Collections.
     """
     value = b"\xff" + os.urandom(value_bytes - 1)
-    body, pieces, piece = 8 + KEY_BYTES + value_bytes, [], bytearray()
+    key_bytes = len(collection) + KEY_BYTES
+    body, pieces, piece = 8 + key_bytes + value_bytes, [], bytearray()
     for number in range(ITEMS):
         key = b"key-%012d" % (number % KEYS)
-        piece += _SET.pack(0x80, Opcode.SETQ, KEY_BYTES, 8, 0, vbucket_of(key, VBUCKETS), body, 0, 0, 0) + key + value
+        head = _SET.pack(0x80, Opcode.SETQ, key_bytes, 8, 0, vbucket_of(key, VBUCKETS), body, 0, 0, 0)
+        piece += head + collection + key + value
         if number % PIECE_ITEMS == PIECE_ITEMS - 1:
             pieces.append(bytes(piece))
             piece.clear()
     return pieces
 
 
-def feeding(port: int, pieces: list[bytes]) -> Callable[[], None]:
-    """Return a function that sends all sets and waits for the answer of the no-op behind them."""
+def feeding(port: int, pieces: list[bytes], before: bytes = b"") -> Callable[[], None]:
+    """Return a function that sends all sets and waits for the answer of the no-op behind them; `before` is a request
+    that begins the connection.
+    """
 
     def run() -> None:
         with socket.create_connection(("127.0.0.1", port)) as sock:
+            if before:
+                ask(sock, before)
             for piece in pieces:
                 sock.sendall(piece)
             sock.sendall(_NOOP)
@@ -69,6 +81,15 @@ def feeding(port: int, pieces: list[bytes]) -> Callable[[], None]:
             raise AssertionError(f"a set was refused: {Frame.decode(answer)}")
 
     return run
+
+
+def ask(sock: socket.socket, request: bytes) -> None:
+    """Send a request, and wait for its answer, which must be a success."""
+    sock.sendall(request)
+    head = sock.recv(24, socket.MSG_WAITALL)
+    body = sock.recv(int.from_bytes(head[8:12]), socket.MSG_WAITALL)
+    if head[6:8] != bytes(2):
+        raise AssertionError(f"refused: {Frame.decode(head + body)}")
 
 
 def writing(folder: str, count: int) -> Callable[[], None]:
@@ -144,6 +165,21 @@ def quiet_sets(node: testing.Node, other: int | None, folder: str, value_bytes: 
         measure(name, unit="M items/s", amount=ITEMS / 1e6, ours=ours, reference=theirs, repetitions=REPETITIONS)
 
 
+def named_sets(node: testing.Node, value_bytes: int) -> None:
+    """Measure the same sets in a collection of their own, beside those in the default one on such a connection."""
+    with socket.create_connection(("127.0.0.1", node.port)) as sock:
+        ask(sock, _HELLO)
+        ask(sock, Frame(0x80, Opcode.COLLECTIONS_SET_MANIFEST, value=_MANIFEST).encode())
+    measure(
+        f"durable quiet sets in a named collection, {value_bytes} B values",
+        unit="M items/s",
+        amount=ITEMS / 1e6,
+        ours=feeding(node.port, requests(value_bytes, b"\x08"), _HELLO),
+        reference=("in the default collection", feeding(node.port, requests(value_bytes, b"\0"), _HELLO)),
+        repetitions=REPETITIONS,
+    )
+
+
 def round_trips(port: int, opcode: int, seconds: float) -> list[float]:
     """Let CONNECTIONS clients send requests for some seconds, one at a time each; return the milliseconds that each
     answer took.
@@ -184,3 +220,4 @@ def main() -> None:
     ):
         for value_bytes in (64, 256):
             quiet_sets(node, other, folder, value_bytes)
+        named_sets(node, 64)

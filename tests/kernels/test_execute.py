@@ -147,7 +147,7 @@ named_requests = st.one_of(
 )
 
 
-def _become(counter: Desk, uid: int, **collections: int | tuple[int, int]) -> None:
+def become(counter: Desk, uid: int, **collections: int | tuple[int, int]) -> None:
     """Give a node and its vbuckets these collections."""
     held = counter.bucket.collections
     held.manifest = CollectionsManifest.decode(manifest(uid, **collections))
@@ -167,7 +167,7 @@ def test_the_kernel_serves_named_collections_as_the_plain_path_does(data: st.Dat
             # The second manifest drops a collection, of which nothing may be read or written any more.
             present = {"a": 8, "c": 300} if uid != 2 else {"c": 300}
             for talk in (fast, plain):
-                _become(talk.desk, uid, b=(9, 100), **(present if uid < 3 else {"c": 300, "d": 12}))
+                become(talk.desk, uid, b=(9, 100), **(present if uid < 3 else {"c": 300, "d": 12}))
             stream = b"".join(data.draw(st.lists(named_requests, max_size=12)))
             cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=4))
             give_in_pieces(fast, stream, cuts)
@@ -183,7 +183,7 @@ def test_the_kernel_serves_named_collections_as_the_plain_path_does(data: st.Dat
 
 def test_documents_of_named_collections_need_no_python(tmp_path: Path) -> None:
     with desk(tmp_path) as counter:
-        _become(counter, 1, a=8, b=(9, 100))
+        become(counter, 1, a=8, b=(9, 100))
         talk = counter.session()
         talk.hello(COLLECTIONS, 0x0B)
         for key in (b"\0k", b"\x08k", b"\x09k"):
@@ -205,7 +205,7 @@ def test_a_default_collection_that_is_gone_takes_no_other_off_the_kernel(tmp_pat
         }
     )
     with desk(tmp_path) as counter:
-        _become(counter, 1, a=8)
+        become(counter, 1, a=8)
         old, new = counter.session(), counter.session()
         new.hello(COLLECTIONS, 7)
         old.hello(7)

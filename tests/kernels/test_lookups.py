@@ -23,7 +23,7 @@ from headwater.wire import subdoc
 from headwater.wire.header import Frame
 from headwater.wire.opcodes import Opcode
 from headwater.wire.status import Status
-from tests.kernels.test_execute import _columns, pair
+from tests.kernels.test_execute import PLAIN, PREFIXES, SHORT_LIVED, _columns, become, pair
 from tests.node.support import NOON, Desk, Talk, desk
 
 checked = debug_copy("headwater.kernels.lookups")
@@ -189,6 +189,22 @@ def test_simple_lookups_are_the_kernels_found_or_not(tmp_path: Path) -> None:
         assert answered_by_kernel(counter) == {0: 2, Status.KEY_ENOENT: 1, Status.SUBDOC_MULTI_PATH_FAILURE: 1}
 
 
+def test_lookups_in_named_collections_are_the_kernels_and_say_what_the_plain_path_does() -> None:
+    keys = [prefix + key for prefix in PREFIXES for key in (b"k", b"none", b"")]
+    stream = b"".join(lookup([(GET, 0, b"a"), (EXISTS, 0, b"b")], key) for key in keys)
+    with pair() as both:
+        for talk in both:
+            become(talk.desk, 1, a=8, b=(9, 100))
+            talk.hello(0x12, 0x0B, 7)
+            for prefix in (b"\0", PLAIN, SHORT_LIVED):
+                talk.give(put(b'{"a":1}', prefix + b"k"))
+            talk.bytes_sent()
+        fast, plain = both
+        assert feed(fast, stream, []) == feed(plain, stream, [])
+        # The default collection and, twice, the plain one; one with a maximum TTL is for Python.
+        assert answered_by_kernel(fast.desk) == {Status.SUBDOC_MULTI_PATH_FAILURE: 3, Status.KEY_ENOENT: 3}
+
+
 @pytest.mark.parametrize(
     "spec",
     [(COUNT, 0, b"a"), (GET, 4, b"$document"), (GET, 0, b"a[-1]"), (GET, 0, b"`a`"), (GET, 0, b""), (GET, 0, b"a.")],
@@ -273,6 +289,7 @@ def test_lying_lengths_and_garbage_touch_no_memory_they_should_not(
 def _run_checked(counter: Desk, data: bytes, out_bytes: int) -> tuple[int, np.ndarray]:
     store = counter.store
     counter.bucket.refresh()
+    counter.bucket.collections.refresh()
     arena, _ = store.staging.room()
     state = np.zeros(kernel.STATE_FIELDS, np.uint64)
     state[kernel.NOW] = NOON
@@ -280,5 +297,8 @@ def _run_checked(counter: Desk, data: bytes, out_bytes: int) -> tuple[int, np.nd
     for vb in range(4):
         store.staging.grow(vb)
     with registered(arena, *(column for vb in range(4) for column in _columns(counter, vb))):
-        stop = checked.look_up(buffer, out, store.table, store.segments, np.zeros(SCRATCH_BYTES, np.uint8), state)
+        stop = checked.look_up(
+            buffer, out, store.table, store.segments, counter.bucket.collections.plain,
+            np.zeros(SCRATCH_BYTES, np.uint8), state,
+        )  # fmt: skip
     return int(stop), state

@@ -186,6 +186,16 @@ def test_a_folder_belongs_to_the_query_that_came_first(tmp_path: Path) -> None:
         KeyLog(str(tmp_path / "undo"), "b").writer()
 
 
+@pytest.mark.parametrize("content", ["a", ""])
+def test_a_claim_behind_which_nothing_was_noted_binds_nobody(content: str, tmp_path: Path) -> None:
+    """The process ended amid its claim, or a power cut took the checkpoint that has the id."""
+    (tmp_path / "_query").write_text(content)
+    stale = KeyLog(str(tmp_path), "a")
+    claimed(tmp_path, "b").check()
+    with pytest.raises(NotesError, match="another query"):
+        stale.writer()
+
+
 def test_a_machine_that_does_not_see_the_folder_makes_none_of_its_own(tmp_path: Path) -> None:
     """The mount is missing: what a task noted there, no other would find."""
     with pytest.raises(

@@ -88,6 +88,7 @@ __all__ = [
     "TALLY",
     "execute",
     "run",
+    "split",
 ]
 
 # ------------------------------------------------------------------ fields of `state`
@@ -377,7 +378,7 @@ def _is_plain(at: Any, code: Any, extras: Any, key_length: Any, value_length: An
 
 
 @inline_kernel
-def _split(key: Any, key_length: Any, plain: Any, state: Any) -> Any:
+def split(key: Any, key_length: Any, plain: Any, state: Any) -> Any:
     """Return (bytes of the key that are not stored, 1 if the stored key begins with an id, bytes of the application's
     key); these are 0 if the collection is not in `plain`, or the id breaks a rule.
 
@@ -410,7 +411,7 @@ def _run_request(
         return _DONE
     reads = _is_read(code)
     value_length = body - extras - key_length
-    prefix, named, own_length = _split(at + HEADER + extras, key_length, plain, state)
+    prefix, named, own_length = split(at + HEADER + extras, key_length, plain, state)
     if not (reads or _is_change(code)) or _is_plain(at, code, extras, own_length, value_length, table, state):
         return STOP_PLAIN
     vb, key_length = U(load16(at + VBUCKET_AT)), key_length - prefix

@@ -20,8 +20,6 @@ from headwater.kernels.builds import inline_kernel, kernel_or
 from headwater.kernels.changes import MUTATION_BYTES, is_expired
 from headwater.kernels.execute import (
     ANSWERED,
-    FEATURE_COLLECTIONS,
-    FEATURES,
     GETS,
     HITS,
     LIMIT,
@@ -37,6 +35,7 @@ from headwater.kernels.execute import (
     count,
     head,
     note_row,
+    split,
 )
 from headwater.kernels.index import FIELDS, STATE, find, frame_of, key_hash, opcode
 from headwater.kernels.intrinsics import copy, load8, load16, load32, load64, store16, store32
@@ -244,21 +243,18 @@ def _in_document(at: Any, body: Any, frame: Any, key_length: Any, out: Any, scra
 
 
 @inline_kernel
-def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
+def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, plain: Any, scratch: Any, state: Any) -> Any:
     """Execute the complete request at `at`; return _DONE or the reason of a stop."""
     code, extras, key_bytes = U(load8(at + OPCODE_AT)), U(load8(at + EXTRAS_LENGTH_AT)), U(load16(at + KEY_LENGTH_AT))
     if code != _REQUEST or extras != _ZERO or load8(at + DATATYPE_AT) != 0 or load64(at + CAS_AT) != 0:
         return STOP_PLAIN
-    key, length, vb = at + HEADER, key_bytes, U(load16(at + VBUCKET_AT))
-    if (state[FEATURES] & FEATURE_COLLECTIONS) != _ZERO:
-        if key_bytes < _TWO or load8(key) != 0:
-            return STOP_PLAIN
-        key, length = key + _ONE, key_bytes - _ONE
-    if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or length == _ZERO or length > _KEY_MAX:
+    prefix, named, own_length = split(at + HEADER, key_bytes, plain, state)
+    key, length, vb = at + HEADER + prefix, key_bytes - prefix, U(load16(at + VBUCKET_AT))
+    if vb >= U(len(table)) or table[vb, STATE] != _ACTIVE or own_length == _ZERO or own_length > _KEY_MAX:
         return STOP_PLAIN
     if _simple_specs(at + HEADER + key_bytes, at + HEADER + body) == _ZERO:
         return STOP_PLAIN
-    _, row = find(table, vb, segments, key, length, key_hash(table, vb, key, length), _ZERO)
+    _, row = find(table, vb, segments, key, length, key_hash(table, vb, key, length), named)
     if row >= 0:
         frame = frame_of(table, vb, segments, U(row))
         if opcode(frame) == MUTATION:
@@ -273,14 +269,14 @@ def _run_request(at: Any, body: Any, out: Any, table: Any, segments: Any, scratc
     return _DONE
 
 
-def _plainly(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> int:
+def _plainly(data: Any, out: Any, table: Any, segments: Any, plain: Any, scratch: Any, state: Any) -> int:
     """Stand in for `look_up` until it is compiled: leave every request to Python."""
     state[ANSWERED:LIMIT] = _ZERO
     return STOP_PLAIN
 
 
 @kernel_or(_plainly)
-def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state: Any) -> Any:
+def look_up(data: Any, out: Any, table: Any, segments: Any, plain: Any, scratch: Any, state: Any) -> Any:
     """Answer the lookups in data[state[OFFSET]:] until one stops the kernel, or all are answered; return the STOP_*
     code.
 
@@ -304,7 +300,7 @@ def look_up(data: Any, out: Any, table: Any, segments: Any, scratch: Any, state:
         if U(len(out)) - state[ANSWERED] < HEADER:
             stop = STOP_OUT_FULL
             break
-        stop = _run_request(at, body, out, table, segments, scratch, state)
+        stop = _run_request(at, body, out, table, segments, plain, scratch, state)
         if stop != _DONE:
             break
         at = at + HEADER + body
@@ -316,4 +312,4 @@ def warm_up() -> None:
     """Build the kernels of this module."""
     table, pair = np.zeros((1, FIELDS), np.uint64), np.zeros((3, 2), np.uint64)
     state, nothing = np.zeros(STATE_FIELDS, np.uint64), np.zeros(1, np.uint8)
-    look_up(nothing, nothing, table, pair, np.zeros(SCRATCH_BYTES, np.uint8), state)
+    look_up(nothing, nothing, table, pair, np.zeros(1, np.uint64), np.zeros(SCRATCH_BYTES, np.uint8), state)

@@ -86,7 +86,10 @@ class KeyLog:
         return KeyWriter(self.folder / f"{uuid4().hex}{_SUFFIX}", reach)
 
     def claim(self, *, notes_expected: bool) -> None:
-        """Make the folder the query's, if it is nobody's yet.
+        """Make the folder the query's, if nobody has noted anything in it.
+
+        So a query that stopped between its claim and its first rows, and whose checkpoint a power cut took, may begin
+        again; if two begin in one folder, the tasks of the first notice.
 
         Args:
             notes_expected: True if the query has delivered changes before, so that there must be notes of them.
@@ -97,14 +100,15 @@ class KeyLog:
         if notes_expected and not self._paths():
             raise NotesError(str(self.folder), f"{_LOST}; {_BRING_BACK}")
         make_folder(self.folder)
-        try:
-            with (self.folder / _OWNER).open("x") as file:
-                file.write(self.query)
-                file.flush()
-                os.fsync(file.fileno())
-            sync_folder(self.folder)
-        except FileExistsError:
-            self.check()
+        if self._owner() not in {None, self.query} and self._paths():
+            raise NotesError(str(self.folder), _ANOTHER)
+        written = self.folder / f"{uuid4().hex}{_UNFINISHED}"
+        with written.open("x") as file:
+            file.write(self.query)
+            file.flush()
+            os.fsync(file.fileno())
+        written.replace(self.folder / _OWNER)
+        sync_folder(self.folder)
 
     def check(self) -> None:
         """Check that the folder is there, and the query's.
@@ -112,12 +116,18 @@ class KeyLog:
         Raises:
             NotesError: it is not.
         """
-        try:
-            owner = (self.folder / _OWNER).read_text()
-        except FileNotFoundError:
-            raise NotesError(str(self.folder), f"{_LOST}; {_BRING_BACK}") from None
+        owner = self._owner()
+        if owner is None:
+            raise NotesError(str(self.folder), f"{_LOST}; {_BRING_BACK}")
         if owner != self.query:
             raise NotesError(str(self.folder), _ANOTHER)
+
+    def _owner(self) -> str | None:
+        """Return the id of the query whose folder it is; None if it is nobody's, or not seen here."""
+        try:
+            return (self.folder / _OWNER).read_text()
+        except FileNotFoundError:
+            return None
 
     def last(self, generations: dict[int, int]) -> dict[int, dict[Identity, Delivered]]:
         """Return, for each vbucket, the last row of each document that was delivered before a generation.

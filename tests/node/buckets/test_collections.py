@@ -266,6 +266,20 @@ def test_kernels_serve_no_collection_whose_event_was_lost_with_its_batch() -> No
     run(story)
 
 
+def test_a_vbucket_that_lacks_a_collection_takes_it_from_the_kernels_as_long_as_it_is_there() -> None:
+    async def story(desk: Desk) -> None:
+        collections, late = desk.bucket.collections, desk.bucket.vbuckets[1]
+        late.back_up(True)  # so it gets no event
+        await collections.change(lambda _: CollectionsManifest.decode(manifest(1, a=A)))
+        assert (served(desk), late.collections.uid) == ([0], 0)
+        desk.bucket.vbuckets[0].close_checkpoint(1)
+        assert not collections.is_stale
+        desk.bucket.drop_vbucket(1)
+        assert served(desk) == [0, A]
+
+    run(story)
+
+
 def test_a_record_of_a_replica_costs_no_look_at_all_vbuckets() -> None:
     async def story(desk: Desk) -> None:
         replica = desk.bucket.vbuckets[1]

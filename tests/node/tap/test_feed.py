@@ -191,7 +191,9 @@ def make_anew(desk: TapDesk, vb: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "told"), [(None, b"k500"), (fail_over, ("begin", 3)), (make_anew, ("begin", 3))], ids=str
+    ("meanwhile", "told"),
+    [(None, b"k500"), (fail_over, ("begin", 3)), (make_anew, ("begin", 3))],
+    ids=["nothing", "fail-over", "made-anew"],
 )
 def test_a_checkpoint_counts_in_the_history_that_it_was_closed_in(
     desk: TapDesk, meanwhile: Callable[[TapDesk, int], None] | None, told: object

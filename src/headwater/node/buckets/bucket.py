@@ -159,6 +159,7 @@ class Bucket:
         self.store.staging.check_drop_room()
         dropped = self.vbuckets.pop(vbucket)
         dropped.drop()
+        self.collections.look_at(vbucket)
         if vbucket in self.fenced:
             self._lift_fence(vbucket)
         return dropped.gate

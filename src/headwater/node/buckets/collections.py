@@ -132,7 +132,7 @@ class Collections:
         self.plain: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.is_stale: bool = True
         self._included: dict[int, Mapping[int, int | None]] = {}
-        self._lacks_some = False
+        self._lacking: set[int] = set()
         self.manifest, self._next_collection, self._next_scope = self._file.load()
         self._saved = self.manifest
         self.run_queue: RunQueue | None = None
@@ -157,11 +157,6 @@ class Collections:
         self.has_history = any(collection.history for _, collection in new.each_collection())
         self.is_stale = True
 
-    @property
-    def default_is_plain(self) -> bool:
-        """True if the default collection exists and has no maximum TTL."""
-        return 0 in self._ttls and self._ttls[0] is None
-
     def refresh(self) -> None:
         """Update `plain`.
 
@@ -170,11 +165,12 @@ class Collections:
         vbucket.
         """
         every = {id_ for id_, ttl in self._ttls.items() if ttl is None}
-        active = (vbucket for vbucket in self._bucket.vbuckets.values() if vbucket.state is State.ACTIVE)
+        active = [vbucket for vbucket in self._bucket.vbuckets.values() if vbucket.state is State.ACTIVE]
         # Vbuckets with the same events share one object.
         self._included = {id(alive): alive for alive in (vbucket.collections.alive for vbucket in active)}
-        served = every.intersection(*self._included.values())
-        self.plain, self._lacks_some = np.array(sorted(served), np.uint64), len(served) < len(every)
+        behind = {place for place, alive in self._included.items() if every - alive.keys()}
+        self._lacking = {vbucket.id for vbucket in active if id(vbucket.collections.alive) in behind}
+        self.plain = np.array(sorted(every.intersection(*self._included.values())), np.uint64)
         self.is_stale = False
 
     def _may_lack_some(self, vbucket: VBucket) -> bool:
@@ -405,12 +401,13 @@ class Collections:
     # --- vbuckets that come and go ------------------------------------------------------------------------------------
 
     def look_at(self, vbucket: int) -> None:
-        """Compare the manifests after a vbucket's record changed: the vbucket may have become active, or have a newer
-        manifest.
+        """Compare the manifests after a vbucket's record changed, or it was dropped.
+
+        The vbucket may have become active, or have a newer manifest.
         """
         vbucket_ = self._bucket.vbuckets.get(vbucket)
         # A record is written with each snapshot that a replica gets: those must not cost a look at all vbuckets.
-        if self._lacks_some or (vbucket_ is not None and self._may_lack_some(vbucket_)):
+        if vbucket in self._lacking or (vbucket_ is not None and self._may_lack_some(vbucket_)):
             self.is_stale = True
         if vbucket_ is None or vbucket_.collections.uid == self.manifest.uid:
             return

@@ -115,7 +115,7 @@ class FastPath:
         if ran is None and not kernels_may_run(bucket):
             return offset
         looks_up = _begins_lookup(data, offset)
-        if looks_up and not self._may_look_up(data, offset):
+        if looks_up and not _is_simple(data, offset):
             return offset
         requests = np.frombuffer(data, np.uint8)
         connection = self._session.connection
@@ -130,8 +130,7 @@ class FastPath:
             if stop in _DONE:
                 if stop == kernel.STOP_PLAIN and _begins_lookup(data, offset) != looks_up:
                     looks_up = not looks_up  # the other kernel handles this request
-                    if not looks_up or bucket.collections.default_is_plain:
-                        continue
+                    continue
                 break
             if stop == kernel.STOP_STAGE_FULL and offset == begun:
                 break  # the plain path asks for as much room as this one request needs
@@ -144,10 +143,6 @@ class FastPath:
                 self._session.parking.wait_for_room(self._session.server.committer)
         return offset
 
-    def _may_look_up(self, data: memoryview, offset: int) -> bool:
-        """Return True if the kernel of lookups, which knows the default collection alone, may serve this request."""
-        return self._bucket.collections.default_is_plain and _is_simple(data, offset)
-
     def _call(self, requests: np.ndarray[Any, np.dtype[np.uint8]], offset: int, looks_up: bool) -> int:
         """Call a kernel once, and handle its results."""
         work, bucket = self._workspace, self._bucket
@@ -157,10 +152,10 @@ class FastPath:
         # On a full disk the kernel only reads; the plain path decides which writes are still accepted.
         fields[kernel.FEATURES] = self._features if store.full else self._features | self._may_write
         stop: int
+        plain = bucket.collections.plain
         if looks_up:
-            stop = lookups.look_up(requests, work.out, store.table, store.segments, work.scratch, work.state)
+            stop = lookups.look_up(requests, work.out, store.table, store.segments, plain, work.scratch, work.state)
         else:
-            plain = bucket.collections.plain
             stop = kernel.execute(
                 requests, work.out, store.table, store.segments, bucket.uuids, plain, work.scratch, work.state
             )
