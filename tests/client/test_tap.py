@@ -323,11 +323,11 @@ def test_a_feed_goes_on_behind_the_checkpoint_that_the_target_has_whole() -> Non
             shut(stream)
             fed.join()
         closed = tap.closed_checkpoints(reader.stats("checkpoint"))
-        assert closed == {0: 1}
+        assert {vb: named & 0xFFFF_FFFF for vb, named in closed.items()} == {0: 1}  # above the number: its branch
         with tap.connect(source.url, checkpoints=closed, acknowledge=False) as stream:
             start, change = stream.next(timeout_seconds=120), stream.next(timeout_seconds=120)
     assert isinstance(start, CheckpointStart)
-    assert start.checkpoint_id == 2
+    assert start.checkpoint_id == closed[0] + 1
     assert isinstance(change, Mutation)
     assert change.key == b"k1000"
 
