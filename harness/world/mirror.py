@@ -103,13 +103,8 @@ class Lake:
             self._running = self._world.run_blocking("mirror", self._keep_up)
 
     def _keep_up(self) -> None:
-        """Run the mirror as a service does: start it again when it has given up."""
         while not self._stops:
-            try:
-                self._mirror(once=False)
-            except (HeadwaterError, OSError) as error:
-                self._world.counts[f"mirrors given up: {type(error).__name__}"] += 1
-                blocking.sleep(AGAIN_SECONDS)
+            try_mirror(self._world, "mirrors", partial(self._mirror, once=False))
 
     def _mirror(self, *, once: bool) -> None:
         limit = {"maxChangesPerTrigger": self._limit} if self._limit else {}
@@ -245,10 +240,7 @@ class Lake:
         return any(change.expiry and change.value is not None for _, change in held.values())
 
     def _completed(self, program: BlockingProgram) -> None:
-        if not self._world.schedule.run(LEVEL_SECONDS, lambda: program.is_over):
-            raise Broken(f"lake: {program.name} has not come to an end within {LEVEL_SECONDS:g} s")
-        if program.error is not None:
-            raise program.error
+        complete(self._world, program)
 
     def _documents(self) -> judge.Bucket:
         with client.connect(self._world.url, *operators.LOGIN) as bucket:
@@ -276,6 +268,27 @@ class Lake:
             of_vbucket = (row for row in rows if row["vbucket"] == vb)
             floor = self._warnings.floors.get(vb, 0)
             self._judge_of_log.judge_whole(vb, (place.vb_uuid, place.seqno), of_vbucket, floor)
+
+
+def try_mirror(world: World, whose: str, run: Callable[[], None]) -> None:
+    """Run a mirror as a service does: it is started again a moment after it has given up."""
+    try:
+        run()
+    except (HeadwaterError, OSError) as error:
+        world.counts[f"{whose} given up: {type(error).__name__}"] += 1
+        blocking.sleep(AGAIN_SECONDS)
+
+
+def complete(world: World, program: BlockingProgram) -> None:
+    """Let a mirror or a reader come to its end.
+
+    Raises:
+        Broken: it does not. Others: the error with which it ended.
+    """
+    if not world.schedule.run(LEVEL_SECONDS, lambda: program.is_over):
+        raise Broken(f"lake: {program.name} has not come to an end within {LEVEL_SECONDS:g} s")
+    if program.error is not None:
+        raise program.error
 
 
 def _row(row: Mapping[str, Any]) -> tuple[tuple[int, bytes], tuple[int, Change]]:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from harness.lake_faults import judge
 from harness.lake_faults.judge import Bucket
 from harness.simulation.histories import Broken
-from harness.world import blocking, operators
-from harness.world.mirror import AGAIN_SECONDS, AT_ONCE, LEVEL_SECONDS, RETRY_SECONDS
+from harness.world import operators
+from harness.world.mirror import AT_ONCE, RETRY_SECONDS, complete, try_mirror
 from harness.world.operators import SECOND_BUCKET
 from headwater import client
-from headwater.errors import HeadwaterError
 from headwater.lake.places import CHANGES
 from headwater.pipelines.mirror import mirror
 
@@ -58,13 +57,8 @@ class OrdersMirror:
         return self.begin
 
     def _keep_up(self) -> None:
-        """Run the mirror as a service does: start it again when it has given up."""
         while not self._stops:
-            try:
-                self._mirror(once=False)
-            except (HeadwaterError, OSError) as error:
-                self._world.counts[f"mirrors of the second bucket given up: {type(error).__name__}"] += 1
-                blocking.sleep(AGAIN_SECONDS)
+            try_mirror(self._world, "mirrors of the second bucket", partial(self._mirror, once=False))
 
     def _mirror(self, *, once: bool) -> None:
         limit = {"maxChangesPerTrigger": self._limit} if self._limit else {}
@@ -97,19 +91,13 @@ class OrdersMirror:
         if self._running is None:
             return
         self._stops = True
-        self._completed(self._running)
-        self._completed(self._world.run_blocking("last-mirror-orders", partial(self._mirror, once=True)))
+        complete(self._world, self._running)
+        complete(self._world, self._world.run_blocking("last-mirror-orders", partial(self._mirror, once=True)))
         nodes: list[Bucket] = []
-        self._completed(self._world.run_blocking("reader-of-orders", lambda: nodes.append(self._documents())))
+        complete(self._world, self._world.run_blocking("reader-of-orders", lambda: nodes.append(self._documents())))
         with TemporaryDirectory(prefix="headwater-orders-") as folder:
             self._compare(Path(folder), nodes[0])
         self._world.counts["tables of the second bucket judged"] += 1
-
-    def _completed(self, program: BlockingProgram) -> None:
-        if not self._world.schedule.run(LEVEL_SECONDS, lambda: program.is_over):
-            raise Broken(f"lake: {program.name} has not come to an end within {LEVEL_SECONDS:g} s")
-        if program.error is not None:
-            raise program.error
 
     def _documents(self) -> Bucket:
         with client.connect(self._url, *operators.LOGIN) as bucket:
